@@ -1,0 +1,1 @@
+"""Hydra groups; found through hydra_plugins."""

@@ -1,0 +1,8 @@
+"""Rewards: one file per reward. This module is the plugin that registers the built-in ones."""
+
+from rufus_plugins import hookimpl
+
+
+@hookimpl
+def register_rewards():
+    return {}

@@ -1,0 +1,1 @@
+"""Hosts: the only code that knows a training framework."""

@@ -1,0 +1,381 @@
+"""Finds plugins, looks parts up by name, builds them from config, and says what exists when a name is wrong.
+
+A broken plugin never breaks the others: it becomes a `Failure`, is reported on stderr, and only a run
+that selects one of its parts (or a name that nobody provides) ends with it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import importlib.metadata
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pluggy
+
+from . import hookspecs
+from .errors import ConfigError, PluginError
+from .hookspecs import KINDS
+
+GROUP = "rufus"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One registered part."""
+
+    kind: str
+    name: str
+    plugin: str
+    factory: Callable[..., Any]
+
+    @property
+    def doc(self) -> str:
+        """First line of the factory's docstring."""
+        text = inspect.getdoc(self.factory) if not isinstance(self.factory, functools.partial) else None
+        if dataclasses.is_dataclass(self.factory) and (text or "").startswith(f"{self.factory.__name__}("):
+            text = None  # dataclass writes its signature where no docstring is
+        return (text or "").strip().split("\n")[0]
+
+    @property
+    def file(self) -> str:
+        return _file_of(self.factory)
+
+    @property
+    def config_fields(self) -> dict[str, Any]:
+        """Field name -> default (`REQUIRED` if it has none). Empty for parts that take no config."""
+        if self.kind in ("advantage_estimator", "policy_loss"):
+            return {}
+        return config_fields(self.factory)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A plugin, or one part of it, that cannot be used."""
+
+    plugin: str
+    where: str
+    """`module (file)` as far as it is known."""
+    problem: str
+    mend: str
+    kind: str | None = None
+    name: str | None = None
+    """Both None when the whole plugin failed."""
+    trace: str = ""
+
+    def __str__(self) -> str:
+        part = f" {self.kind} {self.name!r}:" if self.name else ""
+        text = f"plugin {self.plugin!r}:{part} {self.problem}\n  where: {self.where}\n  mend:  {self.mend}"
+        return text + ("\n" + _indent(self.trace) if self.trace else "")
+
+
+class _Required:
+    def __repr__(self) -> str:
+        return "<required>"
+
+
+REQUIRED = _Required()
+
+
+@dataclass
+class Registry:
+    """All parts of all plugins, by kind and name."""
+
+    parts: dict[str, dict[str, Part]] = field(default_factory=lambda: {kind: {} for kind in KINDS})
+    failures: list[Failure] = field(default_factory=list)
+    plugins: dict[str, str] = field(default_factory=dict)
+    """Plugin name -> where it comes from."""
+
+    def get(self, kind: str, name: str) -> Part:
+        """The part, or a `ConfigError` / `PluginError` that says what exists and which plugins failed."""
+        for failure in self.failures:
+            if failure.kind == kind and failure.name == name:
+                raise PluginError(str(failure))
+        try:
+            return self.parts[kind][name]
+        except KeyError:
+            pass
+        known = sorted(self.parts[kind])
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        message = f"There is no {kind} named {name!r}.{hint} Known: {', '.join(known) or 'none'}."
+        broken = [f for f in self.failures if f.name is None or f.kind == kind]
+        if broken:
+            lines = "\n".join(_indent(str(f)) for f in broken)
+            raise PluginError(f"{message}\nThese plugins did not load; one of them may provide it:\n{lines}")
+        raise ConfigError(f"{message} `rufus list` shows them; a new one is made by `rufus new {kind} {name}`.")
+
+    def build(self, kind: str, name: str, config: Mapping[str, Any] | None = None) -> Any:
+        """An instance of the part with `config` as its fields.
+
+        Raises `ConfigError` for unknown or missing fields and for values that the part refuses.
+        """
+        part = self.get(kind, name)
+        config = dict(config or {})
+        fields = part.config_fields
+        unknown = [key for key in config if key not in fields]
+        if unknown and not _takes_any(part.factory):
+            close = difflib.get_close_matches(unknown[0], list(fields), n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise ConfigError(
+                f"{kind} {name!r} has no field {unknown[0]!r}.{hint} "
+                f"Its fields: {', '.join(fields) or 'none'} (plugin {part.plugin!r}, {part.file})."
+            )
+        missing = [key for key, default in fields.items() if default is REQUIRED and key not in config]
+        if missing:
+            raise ConfigError(f"{kind} {name!r} needs {', '.join(missing)}: set rufus.{kind}.{missing[0]}=...")
+        try:
+            return part.factory(**config)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{kind} {name!r} refuses its config {config}: {error} ({part.file})") from error
+
+    def warn(self, stream: Any = None) -> None:
+        """Prints the failures, if there are any."""
+        for failure in self.failures:
+            print(f"rufus: {failure}", file=stream or sys.stderr, flush=True)
+
+
+@functools.cache
+def registry() -> Registry:
+    """The registry of this process, loaded once."""
+    return load()
+
+
+def load(entry_points: list[importlib.metadata.EntryPoint] | None = None) -> Registry:
+    """Loads every plugin of the entry-point group `rufus`. Never raises for a broken plugin."""
+    if entry_points is None:
+        entry_points = list(importlib.metadata.entry_points(group=GROUP))
+    found = Registry()
+    manager = pluggy.PluginManager(GROUP)
+    manager.add_hookspecs(hookspecs)
+    given: dict[tuple[str, str], list[Part]] = {}
+    seen: dict[str, str] = {}
+    for entry in sorted(entry_points, key=lambda e: (not e.value.startswith("rufus_plugins."), e.name, e.value)):
+        if seen.get(entry.name) == entry.value:
+            continue  # the same distribution is visible twice, for example editable and installed
+        if entry.name in seen:
+            found.failures.append(
+                Failure(
+                    entry.name,
+                    entry.value,
+                    f"the plugin name is taken by {seen[entry.name]}",
+                    f"rename the entry point of {entry.value} in its pyproject.toml",
+                )
+            )
+            continue
+        seen[entry.name] = entry.value
+        for part in _parts_of(entry, manager, found):
+            given.setdefault((part.kind, part.name), []).append(part)
+    for (kind, name), parts in given.items():
+        if len(parts) == 1:
+            found.parts[kind][name] = parts[0]
+            continue
+        providers = " and ".join(f"{p.plugin!r} ({p.file})" for p in parts)
+        found.failures.append(
+            Failure(
+                parts[-1].plugin,
+                parts[-1].file,
+                f"the name is given by {len(parts)} plugins: {providers}",
+                "rename one of them, or uninstall one of the plugins",
+                kind,
+                name,
+            )
+        )
+    return found
+
+
+def _parts_of(entry: importlib.metadata.EntryPoint, manager: pluggy.PluginManager, found: Registry) -> list[Part]:
+    where = entry.value
+    try:
+        plugin = entry.load()
+        where = f"{entry.value} ({_file_of(plugin)})"
+        manager.register(plugin, name=entry.name)
+        manager.check_pending()
+    except BaseException as error:  # a plugin's import may even call sys.exit
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        if manager.has_plugin(entry.name):
+            manager.unregister(name=entry.name)
+        if isinstance(error, pluggy.PluginValidationError):
+            problem, mend = f"wrong hook: {error}", f"the hooks are {', '.join(KINDS.values())}, without arguments"
+        else:
+            problem, mend = f"does not load: {type(error).__name__}: {error}", "mend the import, or uninstall it"
+        found.failures.append(Failure(entry.name, where, problem, mend, trace=_trace(error)))
+        return []
+    found.plugins[entry.name] = where
+    parts: list[Part] = []
+    hooks = 0
+    for kind, hook_name in KINDS.items():
+        for impl in getattr(manager.hook, hook_name).get_hookimpls():
+            if impl.plugin_name != entry.name:
+                continue
+            hooks += 1
+            try:
+                given = impl.function()
+            except BaseException as error:
+                if isinstance(error, KeyboardInterrupt):
+                    raise
+                problem = f"{hook_name}() raised {type(error).__name__}: {error}"
+                found.failures.append(
+                    Failure(entry.name, _file_of(impl.function), problem, "mend the hook", kind, trace=_trace(error))
+                )
+                continue
+            parts += _checked(entry.name, kind, impl.function, given, found)
+    if not hooks:
+        found.failures.append(
+            Failure(
+                entry.name,
+                where,
+                "registers nothing",
+                f"decorate a function named {', '.join(KINDS.values())} with @hookimpl (from rufus_plugins)",
+            )
+        )
+    return parts
+
+
+def _checked(plugin: str, kind: str, function: Any, given: Any, found: Registry) -> list[Part]:
+    """The parts of one hook's answer that have the right shape; the others become failures."""
+    where = _file_of(function)
+    hook_name = KINDS[kind]
+    if not isinstance(given, Mapping):
+        found.failures.append(
+            Failure(
+                plugin,
+                where,
+                f"{hook_name}() returned {type(given).__name__}, not a mapping of names to factories",
+                f'return {{"my_{kind}": My{kind.title().replace("_", "")}}}',
+                kind,
+            )
+        )
+        return []
+    parts = []
+    for name, factory in given.items():
+        problem = shape_problem(kind, name, factory)
+        if problem:
+            found.failures.append(Failure(plugin, where, *problem, kind, str(name)))
+        else:
+            parts.append(Part(kind, name, plugin, factory))
+    return parts
+
+
+def shape_problem(kind: str, name: Any, factory: Any) -> tuple[str, str] | None:
+    """Why `factory` cannot be a part of this kind, and the mend; None if it can."""
+    if not isinstance(name, str) or not name.isidentifier():
+        return f"the name {name!r} is no identifier", "use letters, digits and underscores: it is a config name"
+    if kind == "stage":
+        from .types import Stage
+
+        if isinstance(factory, Stage) or callable(factory):
+            return None
+        return f"is a {type(factory).__name__}", "return a Stage, or a function that returns one"
+    if not callable(factory):
+        return f"is a {type(factory).__name__}, which cannot be called", "return the class (or a function), not a value"
+    if inspect.isclass(factory):
+        wanted = _METHODS.get(kind, ())
+        for method, is_async in wanted:
+            own = getattr(factory, method, None)
+            if own is None or (method == "__call__" and "__call__" not in _own_names(factory)):
+                return (
+                    f"class {factory.__name__} has no {'async ' * is_async}method {method}",
+                    "add it: see rufus_plugins/protocols.py",
+                )
+            if is_async and not inspect.iscoroutinefunction(own):
+                return f"{factory.__name__}.{method} is not async", f"write `async def {method}(...)`"
+        if kind == "reward" and not dataclasses.is_dataclass(factory) and _annotated(factory):
+            return (
+                f"class {factory.__name__} declares fields but is no dataclass, so they would not be its config",
+                "decorate it with @dataclasses.dataclass",
+            )
+        if "name" in config_fields(factory):
+            return f"class {factory.__name__} has a field called name", "rename it: `name` is the part itself"
+    elif kind == "reward" and inspect.iscoroutinefunction(factory):
+        return (
+            f"{name!r} is an async function, not a factory",
+            "write a class with `async def __call__(self, trajectory)` and return the class",
+        )
+    return None
+
+
+_METHODS: dict[str, tuple[tuple[str, bool], ...]] = {
+    "reward": (("__call__", True),),
+    "judge": (("__call__", True),),
+    "environment": (("start", True), ("step", True), ("finish", True), ("close", True)),
+    "sandbox": (("exec", True), ("read_file", True), ("write_file", True), ("close", True)),
+    "data_filter": (("__call__", False),),
+}
+
+
+def config_fields(factory: Any) -> dict[str, Any]:
+    """Field name -> default of a factory: its dataclass fields, else its keyword parameters."""
+    if dataclasses.is_dataclass(factory):
+        fields = {}
+        for f in dataclasses.fields(factory):
+            if not f.init or f.name.startswith("_"):
+                continue
+            if f.default is not dataclasses.MISSING:
+                fields[f.name] = f.default
+            elif f.default_factory is not dataclasses.MISSING:
+                fields[f.name] = f.default_factory()
+            else:
+                fields[f.name] = REQUIRED
+        return fields
+    if not callable(factory) or (inspect.isclass(factory) and factory.__init__ is object.__init__):
+        return {}
+    try:
+        signature = inspect.signature(factory)
+    except (TypeError, ValueError):
+        return {}
+    return {
+        p.name: REQUIRED if p.default is p.empty else p.default
+        for p in signature.parameters.values()
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    }
+
+
+def _takes_any(factory: Any) -> bool:
+    if dataclasses.is_dataclass(factory):
+        return False
+    try:
+        return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(factory).parameters.values())
+    except (TypeError, ValueError):
+        return False
+
+
+def _annotated(cls: type) -> bool:
+    return any(
+        not str(kind).startswith(("ClassVar", "typing.ClassVar"))
+        for kind in vars(cls).get("__annotations__", {}).values()
+    )
+
+
+def _own_names(cls: type) -> set[str]:
+    return {name for base in cls.__mro__[:-1] for name in vars(base)}
+
+
+def _file_of(thing: Any) -> str:
+    try:
+        path = inspect.getsourcefile(inspect.unwrap(thing)) or inspect.getfile(thing)
+    except (TypeError, OSError):
+        return getattr(thing, "__module__", None) or repr(thing)
+    try:
+        return f"{path}:{inspect.getsourcelines(thing)[1]}" if not inspect.ismodule(thing) else path
+    except (OSError, TypeError):
+        return path
+
+
+def _trace(error: BaseException) -> str:
+    """The traceback from the plugin's own first line on."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if "importlib" not in f.filename and f.filename != __file__]
+    lines = traceback.format_list(own or frames) + traceback.format_exception_only(error)
+    return "".join(lines).rstrip()
+
+
+def _indent(text: str) -> str:
+    return "\n".join("  " + line for line in text.splitlines())
