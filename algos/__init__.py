@@ -15,4 +15,6 @@ def register_policy_losses():
 
 @hookimpl
 def register_router_adapters():
-    return {}
+    from .routing_replay.families import built_in_adapters
+
+    return built_in_adapters()
