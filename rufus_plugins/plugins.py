@@ -21,6 +21,7 @@ import pluggy
 
 from . import hookspecs
 from .errors import ConfigError, PluginError
+from .fields import Unfit, fitted
 from .hookspecs import KINDS
 
 GROUP = "rufus"
@@ -91,6 +92,7 @@ class Registry:
     failures: list[Failure] = field(default_factory=list)
     plugins: dict[str, str] = field(default_factory=dict)
     """Plugin name -> where it comes from."""
+    _warned: bool = False
 
     def get(self, kind: str, name: str) -> Part:
         """The part, or a `ConfigError` / `PluginError` that says what exists and which plugins failed."""
@@ -131,7 +133,9 @@ class Registry:
         if missing:
             raise ConfigError(f"{kind} {name!r} needs {', '.join(missing)}: set rufus.{kind}.{missing[0]}=...")
         try:
-            return part.factory(**config)
+            return part.factory(**fitted(part.factory, config))
+        except Unfit as error:
+            raise ConfigError(f"{kind} {name!r}: rufus.{kind}.{error} ({part.file})") from None
         except (TypeError, ValueError) as error:
             raise ConfigError(f"{kind} {name!r} refuses its config {config}: {error} ({part.file})") from error
 
@@ -139,6 +143,12 @@ class Registry:
         """Prints the failures, if there are any."""
         for failure in self.failures:
             print(f"rufus: {failure}", file=stream or sys.stderr, flush=True)
+
+    def warn_once(self) -> None:
+        """Prints the failures on stderr, the first time in this process."""
+        if not self._warned:
+            self._warned = True
+            self.warn()
 
 
 @functools.cache
@@ -268,6 +278,8 @@ def shape_problem(kind: str, name: Any, factory: Any) -> tuple[str, str] | None:
     """Why `factory` cannot be a part of this kind, and the mend; None if it can."""
     if not isinstance(name, str) or not name.isidentifier():
         return f"the name {name!r} is no identifier", "use letters, digits and underscores: it is a config name"
+    if kind == "reward" and name == "reward":
+        return "the name is that of verl's own option in the group `reward`", "give the reward another name"
     if kind == "stage":
         from .types import Stage
 
