@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rufus_plugins.errors import ConfigError
-
-from . import tokenizer as tiny_tokenizer
+from rufus_plugins.recipes.tiny import tokenizer as tiny_tokenizer
 
 if TYPE_CHECKING:
     from transformers import Glm4MoeConfig, Glm4MoeForCausalLM, PreTrainedTokenizerFast

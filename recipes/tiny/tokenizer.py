@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import tasks
+from rufus_plugins.recipes.tiny import tasks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -52,7 +52,8 @@ _OTHER_STAGES = (
     "You are a helpful assistant. Solve the problem step by step and put the final answer in \\boxed{42}.",
     "The answer is correct because the sum of the two numbers is even. Therefore we get the result.",
     '{"type": "function", "name": "search", "description": "", "parameters": {"type": "object", "properties": {}}}',
-    "def solve(x):\n    return x\n\nclass Solution:\n    def main(self):\n        pass\n\nimport sys\nfor line in sys.stdin:\n",
+    "def solve(x):\n    return x\n\nclass Solution:\n    def main(self):\n        pass\n",
+    "import sys\nfor line in sys.stdin:\n    line = line.strip()\n",
     "<answer>yes</answer> <answer>no</answer> query command path file result error output",
 )
 
