@@ -6,32 +6,41 @@ Knows the section only, so any mapping will do (a plain dict, or Hydra's DictCon
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Mapping
 from typing import Any
 
 from .errors import ConfigError
 from .plugins import Registry, registry
-from .types import Termination
 
 PARTS = ("reward", "environment")
 """Kinds that a run selects by `<kind>=<name>`; `rufus.<kind>` holds `name` and the fields."""
 
+CHECKS = {
+    "group_filter": "rufus_plugins.algos.group_filter:group_filter",
+    "length_penalty": "rufus_plugins.algos.length_penalty:length_penalty",
+    "mask_terminations": "rufus_plugins.algos.truncation:masked_terminations",
+}
+"""Keys whose value is checked by building what it stands for; the others are checked where they are used."""
+
 
 def section(config: Any) -> dict[str, Any]:
-    """`rufus:` as a plain dict with every key of ours, defaults filled in. Values are resolved.
+    """`rufus:` as a plain dict: every key of ours (null is off), `reward` and `environment`. Values are resolved.
 
-    Raises `ConfigError` for a key that does not exist or a value of the wrong type.
+    Raises `ConfigError` for a key that does not exist.
     """
     from .recipes.config import defaults
 
-    given = _plain(config.get("rufus") if config is not None else None)
+    given = _plain(config.get("rufus"))
+    known = [*defaults(), *PARTS]
     if not isinstance(given, Mapping):
-        raise ConfigError(f"rufus: holds {given!r}; it is a mapping with the keys {', '.join(_keys(defaults()))}.")
-    given = dict(given)
-    parts = {kind: given.pop(kind, None) for kind in PARTS}
-    filled = _merged(defaults(), given, "rufus")
-    _check_terminations(filled["mask_terminations"])
-    return {**filled, **parts}
+        raise ConfigError(f"rufus: holds {given!r}; it is a mapping with the keys {', '.join(known)}.")
+    for key in given:
+        if key not in known:
+            close = difflib.get_close_matches(str(key), known, n=1)
+            hint = f" Did you mean rufus.{close[0]}?" if close else ""
+            raise ConfigError(f"There is no rufus.{key}.{hint} Under rufus: {', '.join(known)}.")
+    return {**dict.fromkeys(PARTS), **defaults(), **given}
 
 
 def name_of(config: Any, kind: str) -> str | None:
@@ -67,48 +76,11 @@ def check(config: Any, found: Registry | None = None) -> dict[str, str]:
         if name is not None:
             build(config, kind, found)
             chosen[kind] = name
+    for key, value in section(config).items():
+        if key in CHECKS and value is not None:
+            module, function = CHECKS[key].split(":")
+            getattr(importlib.import_module(module), function)(value)
     return chosen
-
-
-def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any], path: str) -> dict[str, Any]:
-    merged = dict(defaults)
-    for key, value in given.items():
-        if key not in defaults:
-            known = [*_keys(defaults), *(PARTS if path == "rufus" else ())]
-            close = difflib.get_close_matches(str(key), known, n=1)
-            hint = f" Did you mean {path}.{close[0]}?" if close else ""
-            raise ConfigError(f"There is no {path}.{key}.{hint} Under {path}: {', '.join(known)}.")
-        default = defaults[key]
-        if isinstance(default, Mapping):
-            if not isinstance(value, Mapping):
-                raise ConfigError(f"{path}.{key} holds {value!r}; it is a mapping with {', '.join(_keys(default))}.")
-            merged[key] = _merged(default, value, f"{path}.{key}")
-        else:
-            merged[key] = _typed(default, value, f"{path}.{key}")
-    return merged
-
-
-def _typed(default: Any, value: Any, path: str) -> Any:
-    """`value` if it is of the default's type; a default of null says nothing about the type."""
-    if default is None or type(value) is type(default):
-        return value
-    if isinstance(default, float) and type(value) is int:
-        return float(value)
-    wanted = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", list: "a list"}
-    raise ConfigError(f"{path}={value!r} does not fit: {wanted[type(default)]} is needed.")
-
-
-def _check_terminations(names: list[Any]) -> None:
-    known = [t.value for t in Termination]
-    for name in names:
-        if name not in known:
-            close = difflib.get_close_matches(str(name), known, n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
-            raise ConfigError(f"rufus.mask_terminations names {name!r}.{hint} Endings: {', '.join(known)}.")
-
-
-def _keys(mapping: Mapping[str, Any]) -> list[str]:
-    return [str(key) for key in mapping]
 
 
 def _plain(value: Any) -> Any:
