@@ -16,7 +16,7 @@ from rufus_plugins.errors import ConfigError
 if TYPE_CHECKING:
     from torch import nn
 
-    from .routers import RouterSite
+    from rufus_plugins.algos.routing_replay.routers import RouterSite
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class TopKRouter:
     """Attributes of the owner that must hold other values while choices are replaced."""
 
     def find(self, model: nn.Module) -> list[RouterSite]:
-        from .routers import RouterSite, layer_index
+        from rufus_plugins.algos.routing_replay.routers import RouterSite, layer_index
 
         return [
             RouterSite(

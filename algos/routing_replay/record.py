@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from .routers import _ACTIVE, RoutesError, _State, install
-from .storage import route_dtype
+from rufus_plugins.algos.routing_replay.routers import _ACTIVE, RoutesError, _State, install
+from rufus_plugins.algos.routing_replay.storage import route_dtype
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from .routers import Routers, RouterSite
+    from rufus_plugins.algos.routing_replay.routers import Routers, RouterSite
 
 
 class Recorder:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from .routers import _ACTIVE, RoutesError, _State, install
+from rufus_plugins.algos.routing_replay.routers import _ACTIVE, RoutesError, _State, install
 
 if TYPE_CHECKING:
-    from .routers import Routers, RouterSite
+    from rufus_plugins.algos.routing_replay.routers import Routers, RouterSite
 
 
 class Replayed:

@@ -82,9 +82,9 @@ class RouterSite:
                     setattr(self.owner, name, value)
         if mode.hits != 1:
             raise RoutesError(
-                f"the router of layer {self.layer} ({type(self.owner).__name__}) chose experts {mode.hits} times in one "
-                f"call, not once (looking for a top-{self.top_k} of {self.num_experts} experts): its routing code does "
-                "not fit the adapter"
+                f"the router of layer {self.layer} ({type(self.owner).__name__}) chose experts {mode.hits} times in "
+                f"one call, not once (looking for a top-{self.top_k} of {self.num_experts} experts): its routing code "
+                "does not fit the adapter"
             )
         return result
 
@@ -93,8 +93,8 @@ class RouterSite:
         # has been replayed, native routing here would give wrong gradients without any sign.
         if self.routers.replayed and torch.is_grad_enabled() and torch._C._current_graph_task_id() != -1:
             raise RoutesError(
-                f"layer {self.layer} is recomputed in backward by a checkpoint that routing replay does not know, so its "
-                "routes are lost: use the model's gradient_checkpointing_enable() or torch's checkpoint_wrapper"
+                f"layer {self.layer} is recomputed in backward by a checkpoint that routing replay does not know, so "
+                "its routes are lost: use the model's gradient_checkpointing_enable() or torch's checkpoint_wrapper"
             )
 
 
@@ -140,7 +140,6 @@ class Routers:
             for module in model.modules()
             if hasattr(module, "gradient_checkpointing") or hasattr(module, "checkpoint_fn")
         ]
-        self.model_size = sum(1 for _ in model.modules())
 
     @property
     def num_experts(self) -> int:
@@ -207,7 +206,7 @@ def install(model: nn.Module) -> Routers:
     found = installed(model)
     if found is not None:
         return found
-    from .families import find_routers
+    from rufus_plugins.algos.routing_replay.families import find_routers
 
     sites = find_routers(model)
     if len({(site.num_experts, site.top_k) for site in sites}) > 1:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .routers import RoutesError
+from rufus_plugins.algos.routing_replay.routers import RoutesError
 
 
 def route_dtype(num_experts: int) -> np.dtype:
@@ -106,8 +106,10 @@ def compact(routes: np.ndarray, num_experts: int) -> np.ndarray:
 
 
 def to_all_layers(routes: np.ndarray, layers: Sequence[int], num_layers: int) -> np.ndarray:
-    """`[rows, moe_layers, top_k]` -> int16 `[rows, num_layers, top_k]`, indexed by absolute decoder layer, dense layers 0:
-    what vLLM and SGLang answer and verl carries. `layers` are the MoE layers' indices (`Recorder.layers`)."""
+    """`[rows, moe_layers, top_k]` -> int16 `[rows, num_layers, top_k]`, indexed by absolute decoder layer.
+
+    Dense layers are 0: what vLLM and SGLang answer and verl carries. `layers`: indices of the MoE layers
+    (`Recorder.layers`)."""
     if len(layers) != routes.shape[1] or max(layers, default=0) >= num_layers:
         raise RoutesError(f"{routes.shape[1]} recorded layers, indices {list(layers)}, model of {num_layers} layers")
     whole = np.zeros((routes.shape[0], num_layers, routes.shape[2]), np.int16)
