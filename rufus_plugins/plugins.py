@@ -111,7 +111,7 @@ class Registry:
         if broken:
             lines = "\n".join(_indent(str(f)) for f in broken)
             raise PluginError(f"{message}\nThese plugins did not load; one of them may provide it:\n{lines}")
-        raise ConfigError(f"{message} `rufus list` shows them; a new one is made by `rufus new {kind} {name}`.")
+        raise ConfigError(f"{message} `rufus list {kind}` shows them; docs/plugins.md says how to write one.")
 
     def build(self, kind: str, name: str, config: Mapping[str, Any] | None = None) -> Any:
         """An instance of the part with `config` as its fields.
