@@ -150,6 +150,10 @@ class Registry:
             self._warned = True
             self.warn()
 
+    def silence(self) -> None:
+        """For a caller that shows the failures itself: `warn_once` then prints nothing."""
+        self._warned = True
+
 
 @functools.cache
 def registry() -> Registry:
