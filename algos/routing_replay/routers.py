@@ -66,11 +66,16 @@ class RouterSite:
             return self.original(*args, **kwargs)
         if not state.again:
             current.enter(self)
-        mode = _ExpertChoice(self, current, state.again)
-        if not current.replaces:
+        if not (current.replaces and self.during_replay):
+            mode = _ExpertChoice(self, current, state.again)
             with mode:
                 result = self.original(*args, **kwargs)
         else:
+            # the family's own choice comes from the unchanged attributes, the replayed one from the changed
+            own = _ExpertChoice(self, None, state.again)
+            with torch.no_grad(), own:
+                self.original(*args, **kwargs)
+            mode = _ExpertChoice(self, current, state.again, own.native)
             kept = {name: getattr(self.owner, name) for name in self.during_replay}
             try:
                 for name, value in self.during_replay.items():
@@ -99,10 +104,11 @@ class RouterSite:
 
 
 class _ExpertChoice(TorchFunctionMode):
-    """Hands the expert-selecting topk of one router call to the current pass."""
+    """Hands the expert-selecting topk of one router call to the current pass (None: only looks)."""
 
-    def __init__(self, site: RouterSite, current: Any, again: bool):
+    def __init__(self, site: RouterSite, current: Any, again: bool, native: Any = None):
         self.site, self.current, self.again, self.hits = site, current, again, 0
+        self.native = native
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
@@ -114,7 +120,10 @@ class _ExpertChoice(TorchFunctionMode):
         if scores.dim() != 2 or scores.shape[1] != self.site.num_experts or native[1].shape[1] != self.site.top_k:
             return native
         self.hits += 1
-        return self.current.choose(self.site, scores, native, self.again)
+        self.native = native if self.native is None else self.native
+        if self.current is None:
+            return native
+        return self.current.choose(self.site, scores, self.native, self.again)
 
 
 class _State(NamedTuple):
