@@ -107,7 +107,7 @@ class Registry:
         close = difflib.get_close_matches(name, known, n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         message = f"There is no {kind} named {name!r}.{hint} Known: {', '.join(known) or 'none'}."
-        broken = [f for f in self.failures if f.name is None or f.kind == kind]
+        broken = [f for f in self.failures if f.name is None and f.kind in (None, kind)]
         if broken:
             lines = "\n".join(_indent(str(f)) for f in broken)
             raise PluginError(f"{message}\nThese plugins did not load; one of them may provide it:\n{lines}")
@@ -217,7 +217,8 @@ def _parts_of(entry: importlib.metadata.EntryPoint, manager: pluggy.PluginManage
         if manager.has_plugin(entry.name):
             manager.unregister(name=entry.name)
         if isinstance(error, pluggy.PluginValidationError):
-            problem, mend = f"wrong hook: {error}", f"the hooks are {', '.join(KINDS.values())}, without arguments"
+            problem = f"wrong hook: {str(error).strip()}"
+            mend = f"the hooks are {', '.join(KINDS.values())}, without arguments"
         else:
             problem, mend = f"does not load: {type(error).__name__}: {error}", "mend the import, or uninstall it"
         found.failures.append(Failure(entry.name, where, problem, mend, trace=_trace(error)))
