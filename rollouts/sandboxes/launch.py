@@ -1,0 +1,177 @@
+"""Starts one zygote: bubblewrap where namespaces can be had, else rlimits + Landlock + seccomp, else nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+BACKENDS = ("bubblewrap", "landlock")
+BODY_BYTES, OUTPUT_BYTES = 64 << 20, 16 << 20
+"""Capacity for one request and for each stream of an answer. Ours."""
+SCRATCH_BYTES = 64 << 20
+"""Size of the work directory. Ours."""
+STACK_BYTES = 256 << 20
+"""Main-thread stack: recursion through C (lru_cache, sort keys) needs it, as on judges. Ours."""
+_FIRST_UID, _UIDS = 61184, 4336
+"""systemd's range for users that exist only while a service runs."""
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/etc/ld.so.cache", "/etc/alternatives")
+
+
+@dataclass
+class Jail:
+    """A started zygote process and the socket to it."""
+
+    process: subprocess.Popen
+    socket: socket.socket
+    work: str | None
+    """Work directory on the host, to be removed at the end (Landlock only)."""
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.socket.close()
+        self.process.wait()
+        if self.work:
+            shutil.rmtree(self.work, ignore_errors=True)
+
+
+@lru_cache
+def python_paths() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(sys.path inside, directories to show). Only the interpreter, installed packages and this package."""
+    package = Path(__file__).resolve().parents[2]
+    import rufus_plugins
+
+    contract = Path(rufus_plugins.__file__).parent
+    shown = {os.path.realpath(sys.base_prefix), os.path.realpath(sys.base_exec_prefix)}
+    installed = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    stdlib = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
+    base = os.path.realpath(sys.base_prefix)
+    standard = [p for p in sys.path if p and p not in installed and os.path.realpath(p).startswith(base + os.sep)]
+    shown.update(installed)
+    shown.update(p for p in stdlib if p)
+    if not any(str(contract).startswith(p + os.sep) for p in installed if p):
+        shown.add(str(contract))  # an editable install: the package and its links, never the whole checkout
+        shown.update(str(entry.resolve()) for entry in contract.iterdir() if entry.is_symlink() and entry.is_dir())
+        shown.add(str(package / "rollouts"))
+    inside = [*dict.fromkeys([*standard, *installed, str(contract.parent)])]
+    return tuple(inside), tuple(sorted(p for p in shown if os.path.isdir(p)))
+
+
+def interpreter() -> str:
+    return os.path.realpath(sys._base_executable or sys.executable)
+
+
+def _can_enter(path: str) -> bool:
+    """Whether a user without rights reaches `path`."""
+    return all(parent.stat().st_mode & 0o001 for parent in [Path(path), *Path(path).parents] if parent.exists())
+
+
+def _tasks_of_user() -> int:
+    count, uid = 0, os.getuid()
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            try:
+                if entry.stat().st_uid == uid:
+                    count += len(os.listdir(f"/proc/{entry.name}/task"))
+            except OSError:
+                continue
+    return count
+
+
+def start(backend: str, index: int, preload: Sequence[str], extra_paths: Sequence[str] = ()) -> Jail:
+    """Starts the process; the zygote's hello (or its silence) tells whether the jail holds.
+
+    Call it from a thread that lives as long as the jail should: the kernel ties the death signal to the thread.
+    """
+    inside, shown = python_paths()
+    shown = (*shown, *extra_paths)
+    ours, theirs = socket.socketpair()
+    root = os.getuid() == 0
+    uid = _FIRST_UID + (os.getpid() * 16 + index) % _UIDS if root else None
+    config = {
+        "fd": theirs.fileno(),
+        "path": [*inside, *extra_paths],
+        "preload": list(preload),
+        "owner": os.getpid(),
+        "body_bytes": BODY_BYTES,
+        "output_bytes": OUTPUT_BYTES,
+        "namespaced": backend == "bubblewrap",
+        "uid": uid,
+        "keep_search": False,
+        "tasks_of_user": 0,
+        "read": [],
+    }
+    environment = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    work = None
+    if backend == "bubblewrap":
+        config["work"] = "/tmp"
+        wrap = _bubblewrap(shown, environment, root)
+    else:
+        import tempfile
+
+        work = tempfile.mkdtemp(prefix="rufus-jail-")
+        config["work"] = os.path.join(work, "work")
+        config["read"] = [*_SYSTEM, *shown]
+        config["keep_search"] = root and not all(map(_can_enter, [interpreter(), *shown]))
+        config["tasks_of_user"] = 0 if root else _tasks_of_user() + 256
+        if root:
+            os.chmod(work, 0o711)
+        wrap = []
+    script = str(Path(__file__).with_name("zygote_main.py").resolve())
+    command = [*wrap, interpreter(), "-I", "-S", "-X", "utf8", "-u", script, json.dumps(config)]
+    # `sh` sets the stack before the interpreter starts: later it would not move the mappings
+    shell = f'ulimit -Ss {STACK_BYTES >> 10} 2>/dev/null || ulimit -Ss "$(ulimit -Hs)"; exec "$@"'
+    try:
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", shell, "sh", *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=environment | {"HOME": config["work"], "TMPDIR": config["work"]},
+            cwd="/",
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+        )
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    return Jail(process, ours, work)
+
+
+def _bubblewrap(shown: Sequence[str], environment: dict[str, str], root: bool) -> list[str]:
+    binary = shutil.which("bwrap")
+    if not binary:
+        raise FileNotFoundError("bwrap (bubblewrap) is not installed")
+    args = [binary, "--die-with-parent", "--as-pid-1", "--new-session"]
+    args += ["--unshare-net", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+    if root:  # a real second user: user 0 would not be bound by RLIMIT_NPROC, nor would its image in a user namespace
+        args += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+    else:
+        args += ["--unshare-user"]
+    args += ["--clearenv", "--hostname", "jail", "--dir", "/dev", "--dir", "/etc"]
+    for name, value in (environment | {"HOME": "/tmp", "TMPDIR": "/tmp"}).items():
+        args += ["--setenv", name, value]
+    for path in _SYSTEM:
+        if os.path.islink(path):
+            args += ["--symlink", os.readlink(path), path]
+        elif os.path.exists(path):
+            args += ["--ro-bind", path, path]
+    for path in sorted(shown, key=len):
+        args += ["--ro-bind", path, path]
+    for device in ("null", "zero", "full", "random", "urandom"):
+        args += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
+    for name, target in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
+        args += ["--symlink", f"/proc/self/fd/{target}", f"/dev/{name}"]
+    args += ["--symlink", "/proc/self/fd", "/dev/fd", "--symlink", "/tmp", "/dev/shm"]
+    args += ["--proc", "/proc", "--perms", "1777", "--size", str(SCRATCH_BYTES), "--tmpfs", "/tmp"]
+    return [*args, "--chdir", "/tmp", "--remount-ro", "/"]
