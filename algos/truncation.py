@@ -7,7 +7,7 @@ faults are always masked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,3 +103,16 @@ class ResponseBudget:
         later = [i for i, budget in enumerate(self.budgets) if budget >= state["budget"]]
         self.position = later[0] if later else len(self.budgets) - 1
         self.above = int(state["above"]) if self.current == state["budget"] else 0
+
+
+def response_budget(config: Mapping[str, Any] | None) -> ResponseBudget | None:
+    """Builds `rufus.response_budgets`: `{budgets, threshold, patience, move_on}`; None: no schedule."""
+    if config is None:
+        return None
+    config = dict(config)
+    known = ["budgets", "threshold", "patience", "move_on"]
+    unknown = sorted(set(config) - set(known))
+    if unknown or "budgets" not in config:
+        asked = f"has no {', '.join(unknown)}" if unknown else "needs budgets, for example [65536, 131072]"
+        raise ConfigError(f"rufus.response_budgets {asked}: its fields are {', '.join(known)}")
+    return ResponseBudget(**config)
