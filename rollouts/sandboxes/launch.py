@@ -46,7 +46,6 @@ class Jail:
 @lru_cache
 def python_paths() -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(sys.path inside, directories to show). Only the interpreter, installed packages and this package."""
-    package = Path(__file__).resolve().parents[2]
     import rufus_plugins
 
     contract = Path(rufus_plugins.__file__).parent
@@ -60,7 +59,6 @@ def python_paths() -> tuple[tuple[str, ...], tuple[str, ...]]:
     if not any(str(contract).startswith(p + os.sep) for p in installed if p):
         shown.add(str(contract))  # an editable install: the package and its links, never the whole checkout
         shown.update(str(entry.resolve()) for entry in contract.iterdir() if entry.is_symlink() and entry.is_dir())
-        shown.add(str(package / "rollouts"))
     inside = [*dict.fromkeys([*standard, *installed, str(contract.parent)])]
     return tuple(inside), tuple(sorted(p for p in shown if os.path.isdir(p)))
 
@@ -166,6 +164,9 @@ def _bubblewrap(shown: Sequence[str], environment: dict[str, str], root: bool) -
             args += ["--symlink", os.readlink(path), path]
         elif os.path.exists(path):
             args += ["--ro-bind", path, path]
+    parents = {str(parent) for path in shown if not path.startswith(_SYSTEM) for parent in Path(path).parents}
+    for parent in sorted(parents - {"/"}, key=len):  # bwrap would make them for user 0 alone
+        args += ["--perms", "0755", "--dir", parent]
     for path in sorted(shown, key=len):
         args += ["--ro-bind", path, path]
     for device in ("null", "zero", "full", "random", "urandom"):

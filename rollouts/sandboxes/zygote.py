@@ -31,9 +31,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rufus_plugins.errors import InfrastructureError, SandboxUnavailable
+from rufus_plugins.rollouts.sandboxes import launch
 from rufus_plugins.types import Termination
-
-from . import launch
 
 _LENGTHS = struct.Struct("!II")
 _GRACE_S = 20.0
@@ -470,7 +469,7 @@ async def _probe(backend: str) -> tuple[str | None, str]:
 
 
 async def _try(backend: str) -> tuple[str | None, str]:
-    from .seccomp import zygote_filter
+    from rufus_plugins.rollouts.sandboxes.seccomp import zygote_filter
 
     pool = Zygotes(workers=1, backend=backend)
     try:
