@@ -1,5 +1,6 @@
 """One tiny random model per MoE family: about 50,000 parameters, built from its config, nothing downloaded."""
 
+import copy
 import functools
 import warnings
 
@@ -188,7 +189,7 @@ def tiny_model(family: str, seed: int = 0, **overrides):
     """The family's model for language, fp32, eager attention, weights large enough that routes spread."""
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, Mistral4ForCausalLM
 
-    config = _config(family)
+    config = copy.deepcopy(_config(family))
     if overrides:
         config = type(config)(**{**config.to_dict(), **overrides})
     torch.manual_seed(seed)
