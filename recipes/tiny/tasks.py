@@ -10,14 +10,17 @@ Sizes (about 1,700 combinations, split 40/40/20) and wordings are ours.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from types import CodeType
 
 TESTS = 5
-SPLITS = {"sft": 0.4, "rl": 0.4, "heldout": 0.2}
+SPLITS = {"sft": 0.4, "rl": 0.4}
+"""Shares of the combinations; the rest is held out."""
 
 Option = tuple[str, str, tuple[str, ...]]
 """Name, Python expression, wordings."""
@@ -143,19 +146,23 @@ def name(kind: str, parts: Sequence[Option]) -> str:
     return "/".join([kind, *(part[0] for part in parts)])
 
 
+@functools.cache
 def splits(seed: int) -> dict[str, list[tuple[str, tuple[Option, ...]]]]:
-    """Disjoint sets of combinations; another seed splits otherwise. Combinations without usable tests are left out."""
+    """Disjoint sets of combinations; another seed splits otherwise. Every part occurs in SFT and in RL, so only
+    combinations are new in the held-out set. Combinations without usable tests are left out."""
     usable = [(kind, parts) for kind, parts in combinations() if _tests(kind, parts)]
-    random.Random(f"split {seed}").shuffle(usable)
-    result, start = {}, 0
-    for split, share in SPLITS.items():
-        stop = len(usable) if split == list(SPLITS)[-1] else start + round(share * len(usable))
-        result[split] = usable[start:stop]
-        start = stop
-    return result
+    everything = _parts_of(usable)
+    for attempt in itertools.count():
+        random.Random(f"split {seed} {attempt}").shuffle(usable)
+        first = round(SPLITS["sft"] * len(usable))
+        second = first + round(SPLITS["rl"] * len(usable))
+        sft, rl = usable[:first], usable[first:second]
+        if _parts_of(sft) == _parts_of(rl) == everything:
+            return {"sft": sft, "rl": rl, "heldout": usable[second:]}
+    raise AssertionError("unreachable")
 
 
-def problem(kind: str, parts: Sequence[Option], rng: random.Random) -> Problem:
+def problem(kind: str, parts: tuple[Option, ...], rng: random.Random) -> Problem:
     """The combination in a wording drawn from `rng`. Its tests depend on the combination alone."""
     tests = _tests(kind, parts)
     if tests is None:
@@ -196,8 +203,13 @@ def run(program: str, kind: str, text: str) -> str:
     """What a program *of this module* prints for one input. Only ever called on programs made here."""
     printed: list[str] = []
     scope = {"input": lambda: text, "print": lambda value: printed.append(str(value))}
-    exec(compile(program, f"<{kind}>", "exec"), scope)
+    exec(_compiled(program, kind), scope)
     return "\n".join(printed)
+
+
+@functools.lru_cache(maxsize=4096)
+def _compiled(program: str, kind: str) -> CodeType:
+    return compile(program, f"<{kind}>", "exec")
 
 
 def corpus() -> list[str]:
@@ -208,6 +220,10 @@ def corpus() -> list[str]:
         texts.append(_statement(kind, parts, rng))
         texts.append(fenced(_program(kind, [p[1] for p in parts])))
     return texts
+
+
+def _parts_of(split: Iterable[tuple[str, tuple[Option, ...]]]) -> set[tuple[str, int, str]]:
+    return {(kind, place, part[0]) for kind, parts in split for place, part in enumerate(parts)}
 
 
 def _statement(kind: str, parts: Sequence[Option], rng: random.Random) -> str:
@@ -243,7 +259,8 @@ def _mistake(kind: str, parts: Sequence[Option]) -> list[str]:
 _WORDS = "apple bread chair dance eagle flame grape house island jungle kettle lemon mango night ocean piano".split()
 
 
-def _tests(kind: str, parts: Sequence[Option]) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+@functools.cache
+def _tests(kind: str, parts: tuple[Option, ...]) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
     """`TESTS` inputs and outputs that depend on the combination alone; None if no such set was found."""
     rng = random.Random(hashlib.sha256(name(kind, parts).encode()).digest())
     program = _program(kind, [p[1] for p in parts])

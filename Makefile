@@ -1,0 +1,68 @@
+# make demo    trains a tiny MoE by Coding RL on this machine's CPU (SEED=1 another seed, FRESH=1 from the beginning)
+# make test    the everyday tests        make lint    ruff        make bench    ours against its peers
+#
+# Needs Linux and Python 3.11 or 3.12, nothing else. Everything is installed into .venv.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || echo python3)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+SEED ?= 0
+DEMO := $(BIN)/python -m rufus_plugins.recipes.demo --seed $(SEED) $(if $(FRESH),--fresh)
+
+# torch comes first and by its exact pin: a plain `torch` would be a newer one, perhaps a CUDA build of several GB.
+# TORCH_ARGS="--index-url ..." takes it from another index, for example PyTorch's own index of CPU builds.
+TORCH_ARGS ?=
+
+.PHONY: demo demo-control venv test e2e lint bench sandbox clean
+
+demo: $(VENV)/.installed sandbox
+	@exec $(DEMO)
+
+demo-control: $(VENV)/.installed sandbox
+	@exec $(DEMO) --control
+
+venv: $(VENV)/.installed
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(not (3, 11) <= v < (3, 13))' || { \
+	  echo "rufus-plugins needs Python 3.11 or 3.12; $(PYTHON) is neither. Give one: make PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { echo "On Debian and Ubuntu: apt-get install python3-venv"; rm -rf $(VENV); exit 1; }
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) install --quiet $(shell grep '^torch==' constraints.txt) $(TORCH_ARGS)
+	$(PIP) install --quiet -c constraints.txt -e '.[data]'
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(PIP) install --quiet -c constraints.txt -e '.[dev,data,gym,e2b]'
+	@touch $@
+
+# Untrusted code runs in bubblewrap where it is there, else behind landlock and seccomp, else not at all.
+sandbox:
+	@command -v bwrap >/dev/null || { \
+	  if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+	    echo "installing bubblewrap"; (apt-get -qq update && apt-get -qq install -y bubblewrap) >/dev/null 2>&1; \
+	  elif command -v apt-get >/dev/null && sudo -n true 2>/dev/null; then \
+	    echo "installing bubblewrap"; (sudo -n apt-get -qq update && sudo -n apt-get -qq install -y bubblewrap) >/dev/null 2>&1; \
+	  fi; }; \
+	command -v bwrap >/dev/null || \
+	  echo "bubblewrap is missing: install it (sudo apt-get install bubblewrap) for the stronger sandbox."
+
+test: $(VENV)/.installed-dev sandbox
+	$(BIN)/python -m pytest -m "not e2e and not slow" $(ARGS)
+
+e2e: $(VENV)/.installed-dev sandbox
+	$(BIN)/python -m pytest -m "e2e" $(ARGS)
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+bench: $(VENV)/.installed-dev sandbox
+	@for file in bench/[a-z]*.py; do \
+	  $(BIN)/python -m bench.$$(basename $$file .py) $(if $(QUICK),--quick) || failed=1; \
+	done; exit $${failed:-0}
+
+clean:
+	rm -rf $(VENV) runs
