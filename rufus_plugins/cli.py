@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from .errors import RufusError
 
-COMMANDS = ("list", "check", "new", "prepare", "data", "score", "audit", "run", "report")
+COMMANDS = ("list", "check", "new", "prepare", "data", "score", "audit", "run", "report", "curriculum")
 """In the order of `rufus --help`; one whose file is not part of this version is not offered."""
 
 

@@ -202,7 +202,8 @@ def composed(config_name: str, overrides: list[str], config_dir: Path | None = N
     if config_dir is not None:
         if not config_dir.is_dir():
             raise ConfigError(f"there is no directory {config_dir}")
-        overrides = [f"hydra.searchpath=[file://{config_dir.resolve()}]", *overrides]
-    directory = os.path.join(verl.submodule_search_locations[0], "trainer", "config")
+        directory = str(config_dir.resolve())  # verl's own directory comes after it, see hydra_plugins/
+    else:
+        directory = os.path.join(verl.submodule_search_locations[0], "trainer", "config")
     with initialize_config_dir(directory, version_base=None):
         return compose(config_name, overrides=overrides)

@@ -10,8 +10,9 @@ from rufus_plugins.errors import ConfigError
 def validate(config: Any) -> None:
     """Raises `ConfigError` with verl's own words, or ours where our checks are part of verl's, for a config
     with which the run would not start. May set `trainer.device`, as the run would."""
+    from verl.trainer.ppo.reward import resolve_reward_manager_cls
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
-    from verl.utils.config import omega_conf_to_dataclass, validate_config
+    from verl.utils.config import validate_config
     from verl.utils.device import auto_set_device
 
     try:
@@ -19,7 +20,7 @@ def validate(config: Any) -> None:
         validate_config(
             config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config)
         )
-        omega_conf_to_dataclass(config.reward.reward_manager)
+        resolve_reward_manager_cls(config)
         _known("algorithm.adv_estimator", config.algorithm.adv_estimator, _estimators())
         loss = config.actor_rollout_ref.actor.policy_loss.loss_mode
         _known("actor_rollout_ref.actor.policy_loss.loss_mode", loss, _losses())

@@ -1,0 +1,44 @@
+"""The section `rufus` of a config, as a plain mapping (tests/core/test_hydra.py composes it)."""
+
+import pytest
+
+from rufus_plugins import ConfigError, selection
+from rufus_plugins.plugins import load
+
+
+def test_a_config_without_our_section_selects_nothing():
+    assert selection.check({}) == {} and selection.build({}, "reward") is None
+    assert selection.name_of({"rufus": {"reward": None}}, "reward") is None
+
+
+def test_the_section_has_every_key_and_null_is_off():
+    assert set(selection.section({})) == {
+        "group_filter",
+        "length_penalty",
+        "routing_replay",
+        "mask_terminations",
+        "response_budgets",
+        "reward",
+        "environment",
+    }
+    assert set(selection.section({}).values()) == {None}
+
+
+def test_the_selected_reward_is_built_from_its_fields(good):
+    config = {"rufus": {"reward": {"name": "short", "limit": 3}}}
+    assert selection.build(config, "reward", load([good("short")])).limit == 3
+
+
+@pytest.mark.parametrize(
+    "section, said",
+    [
+        ("reward", r"rufus: holds 'reward'; it is a mapping"),
+        ({"reward": "short"}, r"rufus\.reward holds 'short', but no `name`"),
+        ({"reward": {"limit": 3}}, r"`rufus list reward` shows what exists"),
+        ({"rewards": {}}, r"no rufus\.rewards\. Did you mean rufus\.reward\?"),
+        ({"length_penalty": {"kind": "longest"}}, r"longest"),
+    ],
+)
+def test_a_section_that_makes_no_sense_is_refused(section, said):
+    with pytest.raises(ConfigError, match=said):
+        selection.check({"rufus": section})
