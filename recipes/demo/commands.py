@@ -48,6 +48,8 @@ def sft(settings: Settings, model: Path, data: Path, output: Path, steps: int, w
         "engine=fsdp",
         "engine.strategy=fsdp2",
         "engine.dtype=float32",
+        # without this verl computes SFT in bf16, which CPUs do slowly
+        "+engine.mixed_precision={param_dtype:fp32,reduce_dtype:fp32,buffer_dtype:fp32}",
         "engine.use_torch_compile=false",
         f"engine.seed={settings.seed}",
         "optim=fsdp",

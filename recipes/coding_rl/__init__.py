@@ -1,0 +1,1 @@
+"""Coding RL: GSPO with the reward `coding_tests`."""
