@@ -5,4 +5,8 @@ from rufus_plugins import hookimpl
 
 @hookimpl
 def register_rewards():
-    return {}
+    from rufus_plugins.rewards.coding_tests import CodingTests
+
+    return {
+        "coding_tests": CodingTests,
+    }

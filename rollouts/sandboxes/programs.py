@@ -38,27 +38,24 @@ def open_standard_streams() -> None:
 
 def run_program(body: bytes) -> int:
     """Runs Python source as `__main__`, like `python main.py`."""
-    return run_source(body.decode("utf-8", "surrogatepass"), "__main__")[0]
+    code, module = run_source(body.decode("utf-8", "surrogatepass"), "__main__")
+    return end(code or 0, module)
 
 
-def run_source(source: str, name: str, *, finish: bool = True) -> tuple[int, types.ModuleType]:
-    """Executes `source` as module `name`. Returns (exit code, module).
-
-    With `finish`, all that follows a program's last line happens too: threads are waited for, exit functions run,
-    streams are flushed. Without, the caller goes on with the module (and calls `end`).
-    """
+def run_source(source: str, name: str) -> tuple[int | None, types.ModuleType]:
+    """Executes `source` as module `name`. Returns (exit code, or None if it ran to its last line; the module)."""
     open_standard_streams()
     module = types.ModuleType(name)
     module.__file__ = "main.py"
     sys.modules[name] = module
     sys.argv = ["main.py"]
     gc.enable()
-    code = 0
+    code = None
     try:
         exec(compile(source, "main.py", "exec", dont_inherit=True), module.__dict__)
     except BaseException as error:
         code = exit_code_of(error)
-    return (end(code, module) if finish else code), module
+    return code, module
 
 
 def exit_code_of(error: BaseException) -> int:
@@ -79,6 +76,7 @@ def exit_code_of(error: BaseException) -> int:
 
 
 def end(code: int, module: types.ModuleType) -> int:
+    """What follows a program's last line: threads are waited for, exit functions run, streams are flushed."""
     try:
         threading._shutdown()  # waits for threads that are no daemons
         atexit._run_exitfuncs()

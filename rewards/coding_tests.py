@@ -1,0 +1,247 @@
+"""Coding reward: 1 if the last fenced Python block passes all selected tests, else 0. No format bonus.
+
+Tests come from `task.ground_truth` in the formats of code_formats.py; at most `max_tests` of them, the same ones for
+every rollout of a problem. Each runs in its own process of the jail (rollouts/sandboxes/zygote.py), one after another
+up to the first that fails. What is expected stays outside: the program's output, the value of a call or of an assertion's
+free side comes out as plain data and is compared here. Assertions that cannot be split run in a second jailed process
+next to the program's (code_harness.judge) and are counted in `n_unsplit`.
+
+A program passes a stdin test when it ends by itself with status 0 and prints what is expected: exactly, after trimming
+white space at the end of each line and at the end. With `tolerance`, words that are decimal numbers may differ by that
+much, absolutely or relatively.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from rufus_plugins.errors import ConfigError, DataError
+from rufus_plugins.rewards.code_asserts import leaves_check_uncalled, split
+from rufus_plugins.rewards.code_extract import last_python_block
+from rufus_plugins.rewards.code_formats import AssertTest, CallTest, StdinTest, Test, TestSet, read_tests
+from rufus_plugins.rollouts.sandboxes import zygote
+from rufus_plugins.rollouts.sandboxes.launch import BACKENDS
+from rufus_plugins.rollouts.sandboxes.plain import close, encode, same
+from rufus_plugins.types import Score, Trajectory
+
+_HARNESS = "rufus_plugins.rewards.code_harness"
+_CALL, _EVALUATE, _JUDGE, _SERVE = (f"{_HARNESS}:{name}" for name in ("call", "evaluate", "judge", "serve"))
+PRELOAD = (_CALL, _EVALUATE, _JUDGE, _SERVE)
+_DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+
+
+@dataclass(frozen=True)
+class CodingTests:
+    max_tests: int = 50
+    """S: "at most 50 tests", picked by a hash of the tests."""
+    timeout_s: float = 6.0
+    """Per test, from the moment it runs. LiveCodeBench's limit; a record's `time_limit_s` beats it."""
+    memory_mb: int = 1024
+    """Per test process, beyond the interpreter's own. Ours."""
+    tolerance: float = 0.0
+    """Allowed difference of decimal numbers; 0 = exact. A record's `tolerance` beats it."""
+    workers: int | None = None
+    """Tests that run at a time in this process; None = one per CPU."""
+    backend: str = "auto"
+    """auto | bubblewrap | landlock"""
+
+    def __post_init__(self):
+        for name, low in (("max_tests", 1), ("timeout_s", 0.01), ("memory_mb", 16), ("tolerance", 0.0)):
+            if not getattr(self, name) >= low:
+                raise ConfigError(f"coding_tests: {name} is {getattr(self, name)!r}, must be at least {low}")
+        if self.backend not in ("auto", *BACKENDS):
+            raise ConfigError(
+                f"coding_tests: no sandbox backend {self.backend!r}; there are auto, {', '.join(BACKENDS)}"
+            )
+        if self.workers is not None and self.workers < 1:
+            raise ConfigError(f"coding_tests: workers is {self.workers!r}, must be at least 1 (or null)")
+
+    async def __call__(self, trajectory: Trajectory) -> Score:
+        tests = _read(trajectory.task.ground_truth, self.max_tests)
+        source = last_python_block(trajectory.response)
+        if source is None:
+            return _score(tests, "no_code", explanation="the response holds no fenced Python block")
+        runner = _Runner(self, tests, source)
+        for index, test in enumerate(tests.tests):
+            reason, detail = await runner.judge(test)
+            if reason != "passed":
+                return _score(tests, reason, index, runner, f"test {index}: {reason}: {detail}")
+        return _score(tests, "passed", -1, runner)
+
+
+def _score(
+    tests: TestSet, reason: str, failed: int = -1, runner: _Runner | None = None, explanation: str = ""
+) -> Score:
+    passed = reason == "passed"
+    run = len(tests.tests) if passed else failed + 1
+    return Score(
+        float(passed),
+        {
+            "reason": reason,
+            "first_failed": failed,
+            "n_tests": len(tests.tests),
+            "n_run": run,
+            "n_unsplit": runner.unsplit if runner else 0,
+            "time_s": runner.time_s if runner else 0.0,
+            "sandbox_retries": runner.retries if runner else 0,
+        },
+        explanation,
+    )
+
+
+def _read(ground_truth: Any, limit: int) -> TestSet:
+    return _read_text(ground_truth, limit) if isinstance(ground_truth, str) else read_tests(ground_truth, limit)
+
+
+_read_text = lru_cache(maxsize=32)(read_tests)
+
+
+@lru_cache
+def _installed(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
+
+
+class _Runner:
+    """One program and what its tests have cost so far."""
+
+    def __init__(self, config: CodingTests, tests: TestSet, source: str):
+        self.zygotes = zygote.shared(PRELOAD, workers=config.workers, backend=config.backend)
+        wall_s = config.timeout_s if tests.time_limit_s is None else tests.time_limit_s
+        self.limits = zygote.Limits(wall_s=wall_s, memory_mb=config.memory_mb)
+        self.tolerance = config.tolerance if tests.tolerance is None else tests.tolerance
+        self.source = source
+        wants_numpy = re.search(r"^\s*(import|from)\s+.*\bnumpy\b", source, re.M) and _installed("numpy")
+        self.imports = ("numpy",) if wants_numpy else ()
+        self.unsplit = 0
+        self.time_s = 0.0
+        self.retries = 0
+
+    async def judge(self, test: Test) -> tuple[str, str]:
+        """("passed", "") or (reason, detail)."""
+        if isinstance(test, StdinTest):
+            return await self._stdin(test)
+        if isinstance(test, CallTest):
+            return await self._call(test)
+        return await self._assert(test)
+
+    async def _request(self, entry: str, body: Any, **more: Any) -> tuple[zygote.Outcome, str]:
+        """The outcome and the reason for which it cannot count, if there is one."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        outcome = await self.zygotes.request(entry, data, limits=self.limits, imports=self.imports, retry=True, **more)
+        self.time_s += outcome.wall_s
+        self.retries += outcome.retries
+        if outcome.timed_out:
+            return outcome, "timeout"
+        if outcome.memory_exceeded:
+            return outcome, "memory"
+        if outcome.status != "exited":
+            return outcome, f"{outcome.status}_limit"
+        return outcome, "" if outcome.exit_code == 0 else "runtime_error"
+
+    async def _stdin(self, test: StdinTest) -> tuple[str, str]:
+        stdin = test.stdin.encode("utf-8", "surrogateescape")
+        outcome, problem = await self._request(
+            zygote.RUN_PROGRAM, self.source.encode("utf-8", "surrogatepass"), stdin=stdin
+        )
+        if problem:
+            return problem, _tail(outcome)
+        printed = outcome.stdout.decode("utf-8", "surrogateescape")
+        if same_text(printed, test.stdout, self.tolerance):
+            return "passed", ""
+        return "wrong_answer", f"printed {printed[:200]!r}, expected {test.stdout[:200]!r}"
+
+    async def _call(self, test: CallTest) -> tuple[str, str]:
+        body = {"source": self.source, "function": test.function, "arguments": encode([*test.arguments])}
+        outcome, problem = await self._request(_CALL, body)
+        if problem:
+            return problem, _tail(outcome)
+        for frame in _claims(outcome):
+            if "value" in frame:
+                value = frame["value"]
+                if any(same(value, wanted, as_json=True, tolerance=self.tolerance) for wanted in test.accepted):
+                    return "passed", ""
+                return "wrong_answer", f"returned {str(value)[:200]}, expected {str(test.accepted[0])[:200]}"
+        return "runtime_error", "the program ended before the call returned"
+
+    async def _assert(self, test: AssertTest) -> tuple[str, str]:
+        parts = split(test.code, test.entry_point)
+        if parts is None:
+            return await self._whole(test)
+        outcome, problem = await self._request(_EVALUATE, {"source": self.source, "test": parts.source})
+        values = {frame["index"]: frame.get("value") for frame in _claims(outcome) if type(frame.get("index")) is int}
+        for index, check in enumerate(parts.checks):
+            if index not in values:
+                break
+            if not check.holds(values[index], self.tolerance):
+                return "wrong_answer", f"{str(values[index])[:200]} {check.operator} {str(check.expected)[:200]} fails"
+        if problem:
+            return problem, _tail(outcome)
+        if len(values) < len(parts.checks):
+            return "runtime_error", "the program ended before all assertions were reached"
+        return "passed", ""
+
+    async def _whole(self, test: AssertTest) -> tuple[str, str]:
+        self.unsplit += 1
+        call_check = test.entry_point is not None and leaves_check_uncalled(test.code)
+        body = {"test": test.code, "entry_point": test.entry_point, "call_check": call_check}
+        program = json.dumps({"source": self.source}).encode()
+        outcome, problem = await self._request(_JUDGE, body, peer=_SERVE, peer_body=program)
+        if problem:
+            return problem, _tail(outcome)
+        for frame in _claims(outcome):  # the judge's own: the program has no way to this channel
+            if frame.get("passed") is True:
+                return "passed", ""
+            name = frame.get("exception", "")
+            reason = {"AssertionError": "wrong_answer", "MemoryError": "memory"}.get(name, "runtime_error")
+            return reason, f"{name} {frame.get('text', '')}"
+        return "runtime_error", _tail(outcome)
+
+
+def _claims(outcome: zygote.Outcome) -> list[dict]:
+    claims = []
+    for frame in outcome.frames:
+        try:
+            claim = json.loads(frame)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(claim, dict):
+            claims.append(claim)
+    return claims
+
+
+def _tail(outcome: zygote.Outcome) -> str:
+    return outcome.stderr.decode("utf-8", "replace").strip()[-500:]
+
+
+def same_text(printed: str, expected: str, tolerance: float = 0.0) -> bool:
+    """Equal after trimming white space at line ends and at the end; decimal words within `tolerance`."""
+    ours, theirs = _lines(printed), _lines(expected)
+    if ours == theirs:
+        return True
+    if not tolerance or len(ours) != len(theirs):
+        return False
+    for line, wanted in zip(ours, theirs, strict=True):
+        words, wanted_words = line.split(), wanted.split()
+        if len(words) != len(wanted_words):
+            return False
+        for word, goal in zip(words, wanted_words, strict=True):
+            if word != goal and not (
+                _DECIMAL.fullmatch(word) and _DECIMAL.fullmatch(goal) and close(float(word), float(goal), tolerance)
+            ):
+                return False
+    return True
+
+
+def _lines(text: str) -> list[str]:
+    lines = [line.rstrip() for line in text.replace("\r\n", "\n").split("\n")]
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
+
+
+__all__ = ["CodingTests", "DataError", "same_text"]
