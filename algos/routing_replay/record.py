@@ -80,6 +80,14 @@ class Recorder:
         routes = torch.stack(layers, dim=1).cpu().numpy().astype(route_dtype(self.num_experts), copy=False)
         return np.split(routes, np.cumsum(lengths)[:-1])
 
+    def tensor(self) -> torch.Tensor:
+        """All rows `[tokens, moe_layers, top_k]` as uint8 or int16 on the model's device, without a sync."""
+        import torch
+
+        if not self.forwards:
+            raise RoutesError("no forward was recorded")
+        return torch.stack([torch.cat(chosen) for chosen in self._chosen], dim=1)
+
     def routes(self) -> np.ndarray:
         """All rows `[tokens, moe_layers, top_k]` in the order in which the model saw them."""
         import numpy as np

@@ -29,10 +29,8 @@ class Replayed:
 
     def __init__(self, routers: Routers, targets: torch.Tensor, present: torch.Tensor | None):
         self.routers = routers
-        self._targets = targets
-        self._valid = _valid_rows(targets, routers.num_experts)
-        if present is not None:
-            self._valid &= present[:, None]
+        self._targets, self._present = targets, present
+        self._valid: torch.Tensor | None = None
         self._ran = [0] * len(routers.sites)
         self._same: list[torch.Tensor] = []
 
@@ -50,6 +48,8 @@ class Replayed:
                 f"the forward has {scores.shape[0]} tokens in layer {site.layer}, the routes have "
                 f"{self._targets.shape[0]} rows"
             )
+        if self._valid is None:
+            self._ready(scores.device)
         valid = self._valid[:, site.position]
         wanted = self._targets[:, site.position].to(native[1].dtype)  # int64 for this layer only
         chosen = torch.where(valid[:, None], wanted, native[1])
@@ -57,6 +57,13 @@ class Replayed:
             same = (native[1][:, :, None] == wanted[:, None, :]).any(1) & valid[:, None]
             self._same.append(same.sum())
         return torch.return_types.topk((scores.gather(1, chosen), chosen))
+
+    def _ready(self, device: torch.device) -> None:
+        """Once, at the first router: all routes move as small integers, and one look says which rows are choices."""
+        self._targets = self._targets.to(device, non_blocking=True)
+        self._valid = valid_rows(self._targets, self.routers.num_experts)
+        if self._present is not None:
+            self._valid &= self._present.to(device)[:, None]
 
     def finish(self) -> None:
         """Raises `RoutesError` unless every router ran exactly once."""
@@ -67,14 +74,16 @@ class Replayed:
             )
 
     def counts(self) -> torch.Tensor:
-        """int64 `[3]` on the device: choices the model would have made too, choices replayed, choices in all.
+        """int64 `[3]` on the device: choices the model would have made too, choices replayed, choices of present rows.
 
         Adding these over passes and reading them once costs one device sync per batch.
         """
-        same = torch.stack(self._same).sum() if self._same else self._valid.new_zeros((), dtype=torch.int64)
+        if self._valid is None:
+            return torch.zeros(3, dtype=torch.int64)
         replayed = self._valid.sum() * self.routers.top_k
-        everything = torch.tensor(self._targets.numel(), device=replayed.device)
-        return torch.stack([same, replayed, everything])
+        rows = self._valid.shape[0] if self._present is None else self._present.sum().to(replayed.device)
+        everything = torch.zeros_like(replayed) + rows * self._valid.shape[1] * self.routers.top_k
+        return torch.stack([torch.stack(self._same).sum(), replayed, everything])
 
     def match_rate(self) -> float:
         """Share of the replayed choices that the model would have made itself; nan if nothing was replayed."""
@@ -82,7 +91,7 @@ class Replayed:
         return same / replayed if replayed else float("nan")
 
 
-def _valid_rows(targets: torch.Tensor, num_experts: int) -> torch.Tensor:
+def valid_rows(targets: torch.Tensor, num_experts: int) -> torch.Tensor:
     """bool `[tokens, layers]`: rows that hold `top_k` different experts of the model."""
     if targets.shape[-1] == 1:
         # nothing can repeat, and expert 0 is a choice like any other: absent rows must be named by `present`
@@ -94,7 +103,7 @@ def _valid_rows(targets: torch.Tensor, num_experts: int) -> torch.Tensor:
     )
 
 
-def _as_targets(routers: Routers, routes: Any, device: Any) -> torch.Tensor:
+def _as_targets(routers: Routers, routes: Any) -> torch.Tensor:
     if routes is None:
         raise RoutesError("routing replay is on, but this batch has no routes")
     if isinstance(routes, np.ndarray) and routes.dtype == np.uint16:
@@ -107,7 +116,7 @@ def _as_targets(routers: Routers, routes: Any, device: Any) -> torch.Tensor:
         raise RoutesError(
             f"routes have shape {tuple(targets.shape)}, this model needs [tokens, {layers} MoE layers, top {top_k}]"
         )
-    return targets.to(device, non_blocking=True)
+    return targets
 
 
 @contextmanager
@@ -122,10 +131,9 @@ def replay(model: Any, routes: Any, present: Any = None) -> Iterator[Replayed]:
     """
     routers = install(model)
     routers.bind_checkpoints()
-    device = next(model.parameters()).device
-    targets = _as_targets(routers, routes, device)
+    targets = _as_targets(routers, routes)
     if present is not None:
-        present = torch.as_tensor(present).to(device=device, dtype=torch.bool)
+        present = torch.as_tensor(present).to(torch.bool)
         if present.shape != targets.shape[:1]:
             raise RoutesError(f"`present` has shape {tuple(present.shape)}, the routes have {targets.shape[0]} rows")
     pass_ = Replayed(routers, targets, present)

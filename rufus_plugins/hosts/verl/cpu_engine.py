@@ -8,12 +8,14 @@ from types import ModuleType
 
 from rufus_plugins.errors import ConfigError
 
+from .router_replay import replaying
+
 
 def register(transformer_impl: ModuleType) -> None:
     from verl.workers.engine.base import EngineRegistry
 
     for model_type, stock in (
-        ("language_model", transformer_impl.FSDPEngineWithLMHead),
+        ("language_model", replaying(transformer_impl.FSDPEngineWithLMHead)),
         ("value_model", transformer_impl.FSDPEngineWithValueHead),
     ):
         engine = on_cpu_engine(stock, transformer_impl)

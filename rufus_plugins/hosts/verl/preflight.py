@@ -7,6 +7,8 @@ from typing import Any
 from rufus_plugins.errors import ConfigError
 from rufus_plugins.plugins import registry
 
+from . import router_replay_config
+
 PREFIX = "rufus_"
 
 
@@ -27,6 +29,7 @@ def preflight(config: Any) -> None:
             part.preflight()
     _check_algorithms(config)
     _check_reward_manager(config, chosen.get("reward"))
+    router_replay_config.apply(config)
     _adopt_trainer(config)
 
 

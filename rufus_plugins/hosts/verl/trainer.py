@@ -18,7 +18,7 @@ from verl.trainer.ppo.v1 import (
     register_trainer,
 )
 
-from . import faults
+from . import faults, mismatch
 from .preflight import PREFIX
 
 
@@ -40,6 +40,10 @@ class RufusTrainer:
 
     def _balance_batch(self, batch: Any, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         return super()._balance_batch(self.prepare_samples(batch, metrics), metrics, *args, **kwargs)
+
+    def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        with mismatch.measured():
+            return super()._compute_old_log_prob(batch, metrics)
 
     def _build_replay_buffer(self) -> Any:
         buffer = super()._build_replay_buffer()

@@ -1,0 +1,91 @@
+"""`rufus.routing_replay` (off | record | rollout) as verl's own keys, before a run starts.
+
+One switch for every engine: FSDP gets ours, Megatron and VeOmni get verl's. Whatever cannot replay is refused:
+verl 0.9.1 itself ignores the mode on FSDP without a word (verl#5392).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from rufus_plugins.errors import ConfigError
+
+MODES = {"off": "disabled", "record": "R2", "rollout": "R3"}
+"""record: the old policy's choices, seen in compute_log_prob (R2). rollout: the rollout's choices (R3)."""
+
+SECTIONS = {"fsdp": "fsdp_config", "fsdp2": "fsdp_config", "megatron": "megatron", "veomni": "veomni"}
+"""Actor strategy -> where verl keeps the actor's engine config."""
+
+ROLLOUTS = ("transformers", "vllm", "sglang")
+"""Rollouts that answer the experts they chose."""
+
+
+def apply(config: Any) -> None:
+    """Sets verl's keys. Raises `ConfigError` for a combination in which nothing would be replayed."""
+    mode = mode_of(config)
+    if mode == "disabled":
+        return
+    from omegaconf import open_dict
+
+    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+    if actor.strategy not in SECTIONS:
+        raise ConfigError(
+            f"rufus.routing_replay does not exist for actor_rollout_ref.actor.strategy={actor.strategy}. It exists for "
+            f"{', '.join(SECTIONS)}; set one of them, or rufus.routing_replay=off"
+        )
+    if mode == "R3":
+        _check_rollout(rollout)
+    elif config.algorithm.get("rollout_correction", {}).get("bypass_mode", False):
+        raise ConfigError(
+            "rufus.routing_replay=record takes the routes of compute_log_prob, which "
+            "algorithm.rollout_correction.bypass_mode=True leaves out: set it to False, or rufus.routing_replay=rollout"
+        )
+    if actor.strategy.startswith("fsdp"):
+        _check_model(config.actor_rollout_ref.model)
+    with open_dict(config):
+        section = actor[SECTIONS[actor.strategy]]
+        # fsdp.yaml has no such key; without the target it would stay a dict that nobody validates
+        section.router_replay = {
+            "_target_": "verl.workers.config.EngineRouterReplayConfig",
+            "mode": mode,
+            "record_file": None,
+            "replay_file": None,
+        }
+        rollout.enable_rollout_routing_replay = mode == "R3"
+        rollout.calculate_log_probs = True  # what replay is for shows in the difference to these
+
+
+def mode_of(config: Any) -> str:
+    """disabled, R2 or R3."""
+    chosen = config.rufus.get("routing_replay")
+    if chosen is None or chosen is False:  # YAML reads a bare `off` as false
+        return "disabled"
+    if chosen not in MODES:
+        raise ConfigError(f"rufus.routing_replay={chosen!r}: there are {', '.join(MODES)}")
+    return MODES[chosen]
+
+
+def _check_rollout(rollout: Any) -> None:
+    if rollout.name not in ROLLOUTS:
+        raise ConfigError(
+            f"rufus.routing_replay=rollout: actor_rollout_ref.rollout.name={rollout.name} does not answer the experts "
+            f"it chose. {', '.join(ROLLOUTS)} do; set one of them, or rufus.routing_replay=record"
+        )
+
+
+def _check_model(model: Any) -> None:
+    """Refuses a family by name before anything starts, where the model is at hand."""
+    if model.get("enable_activation_offload", False) and model.get("enable_gradient_checkpointing", True):
+        raise ConfigError(
+            "rufus.routing_replay does not know the checkpoint of model.enable_activation_offload: set "
+            "actor_rollout_ref.model.enable_activation_offload=False, or enable_gradient_checkpointing=False"
+        )
+    path = os.path.expanduser(str(model.get("hf_config_path") or model.path))
+    if not os.path.isdir(path):
+        return  # on HDFS, or a hub name: the engine checks it when it has loaded the model
+    from transformers import AutoConfig
+
+    from rufus_plugins.algos.routing_replay.families import adapter_of
+
+    adapter_of(AutoConfig.from_pretrained(path, trust_remote_code=bool(model.get("trust_remote_code", False))))
