@@ -32,6 +32,17 @@ def last_python_block(response: str) -> str | None:
     return tagged if tagged is not None else untagged
 
 
+def ends_with_block(response: str) -> bool:
+    """Whether the last line that is not empty closes a fenced block."""
+    head, _, last = response.rstrip().rpartition("\n")
+    match = _OPEN.match(last)
+    if not match or match[3].strip():
+        return False
+    blocks = fenced_blocks(head)
+    # A fence that closes leaves the blocks as they were (an unclosed one counts); one that opens adds a block.
+    return bool(blocks) and fenced_blocks(f"{head}\n{last}") == blocks
+
+
 def fenced_blocks(text: str) -> list[tuple[str, str]]:
     """(info string, content) of each fenced code block, in order."""
     blocks: list[tuple[str, str]] = []

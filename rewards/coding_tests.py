@@ -2,8 +2,8 @@
 
 Tests come from `task.ground_truth` in the formats of code_formats.py; at most `max_tests` of them, the same ones for
 every rollout of a problem. Each runs in its own process of the jail (rollouts/sandboxes/zygote.py), one after another
-up to the first that fails. What is expected stays outside: the program's output, the value of a call or of an assertion's
-free side comes out as plain data and is compared here. Assertions that cannot be split run in a second jailed process
+up to the first that fails. What is expected stays outside: the program's output, the value of a call or of an
+assertion's free side comes out as plain data and is compared here. Assertions that cannot be split run in a second jailed process
 next to the program's (code_harness.judge) and are counted in `n_unsplit`.
 
 A program passes a stdin test when it ends by itself with status 0 and prints what is expected: exactly, after trimming
@@ -22,12 +22,12 @@ from typing import Any
 
 from rufus_plugins.errors import ConfigError, DataError
 from rufus_plugins.rewards.code_asserts import leaves_check_uncalled, split
-from rufus_plugins.rewards.code_extract import last_python_block
+from rufus_plugins.rewards.code_extract import ends_with_block, last_python_block
 from rufus_plugins.rewards.code_formats import AssertTest, CallTest, StdinTest, Test, TestSet, read_tests
 from rufus_plugins.rollouts.sandboxes import zygote
 from rufus_plugins.rollouts.sandboxes.launch import BACKENDS
 from rufus_plugins.rollouts.sandboxes.plain import close, encode, same
-from rufus_plugins.types import Score, Trajectory
+from rufus_plugins.types import Score, Termination, Trajectory
 
 _HARNESS = "rufus_plugins.rewards.code_harness"
 _CALL, _EVALUATE, _JUDGE, _SERVE = (f"{_HARNESS}:{name}" for name in ("call", "evaluate", "judge", "serve"))
@@ -37,6 +37,8 @@ _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 @dataclass(frozen=True)
 class CodingTests:
+    """1 if the last fenced Python block passes all selected tests in the sandbox, else 0."""
+
     max_tests: int = 50
     """S: "at most 50 tests", picked by a hash of the tests."""
     timeout_s: float = 6.0
@@ -45,6 +47,8 @@ class CodingTests:
     """Per test process, beyond the interpreter's own. Ours."""
     tolerance: float = 0.0
     """Allowed difference of decimal numbers; 0 = exact. A record's `tolerance` beats it."""
+    require_clean_ending: bool = False
+    """Score 0 unless the answer ended by itself, right after the block: a model that runs on is not rewarded. Ours."""
     workers: int | None = None
     """Tests that run at a time in this process; None = one per CPU."""
     backend: str = "auto"
@@ -66,16 +70,25 @@ class CodingTests:
         source = last_python_block(trajectory.response)
         if source is None:
             return _score(tests, "no_code", explanation="the response holds no fenced Python block")
+        run_on = not ends_with_block(trajectory.response)
+        if self.require_clean_ending and (run_on or trajectory.termination is Termination.RESPONSE_LENGTH):
+            explanation = "text follows the block" if run_on else "the response hit its length cap"
+            return _score(tests, "unclean_ending", explanation=explanation, run_on=run_on)
         runner = _Runner(self, tests, source)
         for index, test in enumerate(tests.tests):
             reason, detail = await runner.judge(test)
             if reason != "passed":
-                return _score(tests, reason, index, runner, f"test {index}: {reason}: {detail}")
-        return _score(tests, "passed", -1, runner)
+                return _score(tests, reason, index, runner, f"test {index}: {reason}: {detail}", run_on)
+        return _score(tests, "passed", -1, runner, run_on=run_on)
 
 
 def _score(
-    tests: TestSet, reason: str, failed: int = -1, runner: _Runner | None = None, explanation: str = ""
+    tests: TestSet,
+    reason: str,
+    failed: int = -1,
+    runner: _Runner | None = None,
+    explanation: str = "",
+    run_on: bool = False,
 ) -> Score:
     passed = reason == "passed"
     run = len(tests.tests) if passed else failed + 1
@@ -86,6 +99,7 @@ def _score(
             "first_failed": failed,
             "n_tests": len(tests.tests),
             "n_run": run,
+            "run_on": int(run_on),
             "n_unsplit": runner.unsplit if runner else 0,
             "time_s": runner.time_s if runner else 0.0,
             "sandbox_retries": runner.retries if runner else 0,
