@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from rufus_plugins.errors import ConfigError
+from rufus_plugins.errors import ConfigError, RufusError
 
 
 class Verdict(StrEnum):
@@ -175,3 +175,7 @@ def reward_histogram(values: Iterable[float], bins: int = 10, width: int = 40) -
     return "\n".join(
         f"  {text:>{label}}  {'#' * round(width * count / most):<{width}}  {count}" for text, count in rows
     )
+
+
+class NoProductiveGroups(RufusError):
+    """A step found too few groups worth training on; the message shows what was generated."""
