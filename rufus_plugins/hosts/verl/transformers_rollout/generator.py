@@ -241,5 +241,6 @@ def _refuse_other_attention(model: torch.nn.Module) -> None:
     if kinds != {"full_attention"} or getattr(config, "sliding_window", None):
         raise ConfigError(
             f"rollout.name=transformers knows full attention only; {type(model).__name__} has "
-            f"{', '.join(sorted(kinds))} (sliding_window={getattr(config, 'sliding_window', None)}): use rollout.name=vllm or sglang"
+            f"{', '.join(sorted(kinds))} (sliding_window={getattr(config, 'sliding_window', None)}): use "
+            "rollout.name=vllm or sglang"
         )
