@@ -124,7 +124,7 @@ def start(backend: str, index: int, preload: Sequence[str], extra_paths: Sequenc
             os.chmod(work, 0o711)
         wrap = []
     script = str(Path(__file__).with_name("zygote_main.py").resolve())
-    command = [*wrap, interpreter(), "-I", "-S", "-X", "utf8", "-u", script, json.dumps(config)]
+    command = [*wrap, interpreter(), "-I", "-S", "-X", "utf8", script, json.dumps(config)]
     # `sh` sets the stack before the interpreter starts: later it would not move the mappings
     shell = f'ulimit -Ss {STACK_BYTES >> 10} 2>/dev/null || ulimit -Ss "$(ulimit -Hs)"; exec "$@"'
     try:

@@ -29,7 +29,7 @@ def answer(data: bytes) -> None:
 
 
 def open_standard_streams() -> None:
-    """Fresh objects: those of the zygote remember the descriptors that it had."""
+    """As a new interpreter would, in UTF-8 whatever the locale. Once per zygote: later only the descriptors move."""
     for name, fd, mode, buffering in (("stdin", 0, "r", -1), ("stdout", 1, "w", -1), ("stderr", 2, "w", 1)):
         stream = open(fd, mode, buffering, encoding="utf-8", errors="surrogateescape", closefd=False)
         setattr(sys, name, stream)
@@ -44,7 +44,6 @@ def run_program(body: bytes) -> int:
 
 def run_source(source: str, name: str) -> tuple[int | None, types.ModuleType]:
     """Executes `source` as module `name`. Returns (exit code, or None if it ran to its last line; the module)."""
-    open_standard_streams()
     module = types.ModuleType(name)
     module.__file__ = "main.py"
     sys.modules[name] = module
@@ -98,7 +97,6 @@ def serve_batch(body: bytes) -> int:
     """
     request = json.loads(body)
     module, _, name = request["function"].partition(":")
-    open_standard_streams()
     gc.enable()
     function = getattr(importlib.import_module(module), name)
     for item in request["items"]:

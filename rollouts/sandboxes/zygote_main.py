@@ -32,7 +32,7 @@ import traceback
 if __name__ == "__main__":
     sys.path[:] = json.loads(sys.argv[1])["path"]
 
-from rufus_plugins.rollouts.sandboxes import landlock, seccomp  # noqa: E402
+from rufus_plugins.rollouts.sandboxes import landlock, programs, seccomp  # noqa: E402
 
 _LENGTHS = struct.Struct("!II")
 _FRAME = struct.Struct("!I")
@@ -83,6 +83,7 @@ class Zygote:
         config = self.config
         for name in config["preload"]:
             self.preload(name)
+        programs.open_standard_streams()
         threading.stack_size(8 << 20)  # RLIMIT_STACK is large for deep recursion; threads keep the usual size
         try:
             with open("/proc/self/oom_score_adj", "w") as file:
