@@ -1,0 +1,191 @@
+"""Routing replay in verl's own FSDP2 engine, two ranks on CPU, and the switch that turns it on."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from omegaconf import OmegaConf
+
+from rufus_plugins.errors import ConfigError
+from rufus_plugins.hosts.verl import router_replay_config
+
+SCRIPT = pathlib.Path(__file__).with_name("router_replay_engine.py")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    from rufus_plugins.recipes.tiny.model import build
+
+    path = tmp_path_factory.mktemp("tiny")
+    made, tokenizer = build(0)
+    made.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def ranks(model, tmp_path_factory):
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d"]
+    command += ["--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1", str(SCRIPT), str(model)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=400, cwd=tmp_path_factory.mktemp("run"), env=environment
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+    found = [json.loads(line.split("RESULT ", 1)[1]) for line in done.stdout.splitlines() if "RESULT " in line]
+    assert sorted(result["rank"] for result in found) == [0, 1]
+    return found
+
+
+CASES = ["packed-static", "packed-dynamic", "padded-static", "padded-dynamic"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_own_routes_change_nothing_on_two_ranks_with_checkpointing(ranks, case):
+    for rank in ranks:
+        result = rank[case]
+        assert result["record"] == result["replay"] == 0.0
+        assert result["gradients_R2"] == result["gradients_R3"] == 0.0
+        assert result["other"] > 1e-3 and result["gradients_other"] > 1e-4
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_recorded_routes_have_verls_layout(ranks, case):
+    for rank in ranks:
+        result = rank[case]
+        assert result["lengths"] == [12, 7, 9, 15, 5, 11]  # back in the order of the batch
+        assert (result["shape"], result["dtype"], result["dense_layer"]) == ([4, 2], "torch.int16", 0)
+
+
+def test_an_engine_without_replay_records_nothing(ranks):
+    assert not any(rank[case]["stock_has_routes"] for rank in ranks for case in CASES)
+
+
+def test_metrics_come_once_per_step_over_all_ranks_and_mini_batches(ranks):
+    tokens = 12 + 7 + 9 + 15 + 5 + 11
+    for rank in ranks:
+        metrics = rank["metrics"]
+        assert metrics["first"] == []
+        assert metrics["last"] == {
+            "routing_replay/match_rate": [1.0],
+            "routing_replay/native_share": [0.0],
+            # two mini-batches, two ranks, int16, 4 layers, 2 experts
+            "routing_replay/bytes": [2 * 2 * tokens * 4 * 2 * 2.0],
+        }
+        assert metrics["norms"][0] == metrics["norms"][1] > 0
+
+
+@pytest.mark.parametrize(
+    "case, words",
+    [
+        ("missing", "no routed_experts (R3: the rollout must answer them"),
+        ("missing_R2", "no routed_experts (R2: compute_log_prob records them"),
+        ("empty", "the sequences [0] of this micro-batch have no routes"),
+        ("short", "routed_experts has"),
+        ("layers", "routed_experts is [tokens, 3, 2], this model needs [tokens, 4 decoder layers, top 2]"),
+        ("offload", "does not know the checkpoint of model.enable_activation_offload"),
+    ],
+)
+def test_routes_that_do_not_fit_end_the_step(ranks, case, words):
+    for rank in ranks:
+        assert words in rank["errors"][case]
+
+
+def test_a_lora_actor_as_its_own_reference_is_never_replayed(ranks):
+    for rank in ranks:
+        assert rank["lora"]["reference"] == 0.0 and not rank["lora"]["reference_has_routes"]
+        assert rank["lora"]["actor"] > 1e-3
+
+
+def config(model, mode, strategy="fsdp2", rollout="transformers", **more):
+    made = OmegaConf.create(
+        {
+            "rufus": {"routing_replay": mode},
+            "algorithm": {"rollout_correction": {"bypass_mode": False}},
+            "actor_rollout_ref": {
+                "actor": {
+                    "strategy": strategy,
+                    "fsdp_config": {"strategy": strategy},
+                    "megatron": {"router_replay": {"mode": "disabled"}},
+                    "veomni": {"router_replay": {"mode": "disabled"}},
+                },
+                "rollout": {"name": rollout, "enable_rollout_routing_replay": False, "calculate_log_probs": False},
+                "model": {"path": str(model), "enable_gradient_checkpointing": True},
+            },
+        }
+    )
+    OmegaConf.set_struct(made, True)
+    for key, value in more.items():
+        OmegaConf.update(made, key, value, force_add=True)
+    return made
+
+
+@pytest.mark.parametrize(
+    "strategy, section",
+    [("fsdp", "fsdp_config"), ("fsdp2", "fsdp_config"), ("megatron", "megatron"), ("veomni", "veomni")],
+)
+@pytest.mark.parametrize("mode, verl_mode, answers", [("rollout", "R3", True), ("record", "R2", False)])
+def test_one_switch_sets_verls_keys_on_every_engine(model, strategy, section, mode, verl_mode, answers):
+    made = config(model, mode, strategy, rollout="vllm")
+    router_replay_config.apply(made)
+    assert made.actor_rollout_ref.actor[section].router_replay.mode == verl_mode
+    target = made.actor_rollout_ref.actor[section].router_replay._target_
+    assert target == "verl.workers.config.EngineRouterReplayConfig"
+    assert made.actor_rollout_ref.rollout.enable_rollout_routing_replay is answers
+
+
+@pytest.mark.parametrize("mode", ["off", None, False])
+def test_off_leaves_verls_config_alone(model, mode):
+    made = config(model, mode)
+    before = OmegaConf.to_container(made)
+    router_replay_config.apply(made)
+    assert OmegaConf.to_container(made) == before
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        (dict(mode="on"), "'on': there are off, record, rollout"),
+        (dict(strategy="torchtitan"), "does not exist for actor_rollout_ref.actor.strategy=torchtitan"),
+        (dict(rollout="trtllm"), "rollout.name=trtllm does not answer the experts"),
+        (
+            {"mode": "record", "algorithm.rollout_correction.bypass_mode": True},
+            "bypass_mode=True leaves out",
+        ),
+        (
+            {"actor_rollout_ref.model.enable_activation_offload": True},
+            "enable_activation_offload=False",
+        ),
+    ],
+)
+def test_a_combination_in_which_nothing_would_be_replayed_is_refused(model, changes, words):
+    changes = {"mode": "rollout", **changes}
+    with pytest.raises(ConfigError) as error:
+        router_replay_config.apply(config(model, changes.pop("mode"), **changes))
+    assert words in str(error.value)
+
+
+def test_a_family_that_cannot_be_replayed_is_refused_before_the_run_starts(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "phimoe"}))
+    with pytest.raises(ConfigError, match="cannot be had for phimoe"):
+        router_replay_config.apply(config(tmp_path, "rollout"))
+
+
+def test_mismatch_metrics_follow_their_definitions():
+    import math
+
+    import torch
+
+    from rufus_plugins.hosts.verl.mismatch import mismatch_metrics
+
+    rollout = torch.tensor([[-1.0, -2.0, -9.0], [-0.5, 0.0, 0.0]])
+    trainer = torch.tensor([[-1.5, -1.0, -1.0], [-0.5, 0.0, 0.0]])
+    mask = torch.tensor([[1, 1, 0], [1, 0, 0]])
+    found = mismatch_metrics(rollout, trainer, mask)  # differences -0.5, 1.0, 0.0
+    assert found["training/rollout_logp_absdiff_mean"] == pytest.approx(0.5)
+    assert found["training/rollout_kl_k1"] == pytest.approx(-0.5 / 3)
+    assert found["training/rollout_kl_k3"] == pytest.approx(((math.exp(-0.5) - 0.5) + (math.e - 2) + 0) / 3)
+    assert mismatch_metrics(rollout, trainer, mask * 0) == {}
