@@ -152,15 +152,16 @@ def _sandbox(problems: list[str]) -> None:
     if importlib.util.find_spec(SANDBOX) is None:
         _note("no sandbox in this version")
         return
-    answer = importlib.import_module(SANDBOX).available()
-    if answer:
-        _good(f"untrusted programs run isolated: {answer}")
+    backend, why = importlib.import_module(SANDBOX).available()
+    if backend:
+        _good(f"programs of the model run isolated by {backend}: {why}")
     else:
-        _bad(problems, "no sandbox", "no isolation on this machine: rewards that run programs refuse to start")
+        _bad(problems, "no sandbox", f"nothing isolates here, so rewards that run programs refuse to start: {why}")
 
 
 def _config(args: argparse.Namespace, problems: list[str]) -> None:
     from hydra.errors import HydraException
+    from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     from . import selection
@@ -190,6 +191,18 @@ def _config(args: argparse.Namespace, problems: list[str]) -> None:
         f"groups of {config.actor_rollout_ref.rollout.n}"
     )
     _good("verl accepts this config")
+    for key in sorted(OmegaConf.missing_keys(config)):
+        if key.partition(".")[0] != "critic" and ".ref." not in key and ".reward_model." not in key:
+            _note(f"{key} is still to be set")
+    for key in ("data.train_files", "data.val_files", "actor_rollout_ref.model.path"):
+        _paths(key, OmegaConf.select(config, key))
+
+
+def _paths(key: str, value: Any) -> None:
+    """Notes what is not on this machine; a run may well start on another one."""
+    for path in [value] if isinstance(value, str) else list(value or ()):
+        if path.startswith(("/", "~", ".")) and not Path(path).expanduser().exists():
+            _note(f"{key}: {path} is not on this machine")
 
 
 def composed(config_name: str, overrides: list[str], config_dir: Path | None = None) -> Any:

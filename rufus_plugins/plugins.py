@@ -38,10 +38,12 @@ class Part:
 
     @property
     def doc(self) -> str:
-        """First line of the factory's docstring."""
+        """First line of the factory's docstring, else of its module's (one part, one file)."""
         text = inspect.getdoc(self.factory) if not isinstance(self.factory, functools.partial) else None
         if dataclasses.is_dataclass(self.factory) and (text or "").startswith(f"{self.factory.__name__}("):
             text = None  # dataclass writes its signature where no docstring is
+        if not text:
+            text = getattr(sys.modules.get(getattr(self.factory, "__module__", "")), "__doc__", None)
         return (text or "").strip().split("\n")[0]
 
     @property

@@ -9,6 +9,8 @@ from rufus_plugins import ConfigError, PluginError
 from rufus_plugins.hookspecs import KINDS
 from rufus_plugins.plugins import load
 
+HOOK = "from rufus_plugins import hookimpl\n@hookimpl\ndef register_rewards():\n    return {}\n"
+
 
 def test_a_good_plugin_registers_its_parts_with_their_fields_and_docs(good):
     part = load([good("short", plugin_name="lengths")]).get("reward", "short")
@@ -19,6 +21,14 @@ def test_a_good_plugin_registers_its_parts_with_their_fields_and_docs(good):
         {"limit": 10},
     )
     assert "plugin_written_by_a_test" in part.file and part.file.rpartition(":")[2].isdigit()
+
+
+def test_a_part_without_a_docstring_of_its_own_is_described_by_its_module(plugin):
+    source = '"""Counts words.\n\nMore."""\n' + HOOK.format("{'words': A}")
+    source += (
+        "import dataclasses\n@dataclasses.dataclass\nclass A:\n    n: int = 1\n    async def __call__(self, t): ...\n"
+    )
+    assert load([plugin(source)]).get("reward", "words").doc == "Counts words."
 
 
 @pytest.mark.parametrize(
@@ -79,9 +89,6 @@ def test_the_same_entry_point_seen_twice_counts_once(good):
     entry = good("short")
     found = load([entry, entry])
     assert not found.failures and [*found.parts["reward"]] == ["short"]
-
-
-HOOK = "from rufus_plugins import hookimpl\n@hookimpl\ndef register_rewards():\n    return {}\n"
 
 
 @pytest.mark.parametrize(

@@ -89,12 +89,15 @@ def test_a_broken_plugin_warns_until_it_is_selected_and_then_ends_the_run_before
     (project / "rufus_broken" / "__init__.py").write_text(BROKEN)
     install(python, project)
     try:
-        command = ("-m", "verl.trainer.main_ppo", "--config-name", "rufus", "algorithm=gspo")
-        other = run(python, *command, "reward=letter_share", "--cfg", "job", "--package", "rufus.reward", cwd=tmp_path)
-        assert other.returncode == 0 and "name: letter_share" in other.stdout
+        other = run(python, "-m", "rufus_plugins.cli", "list", "reward", cwd=tmp_path)
+        assert other.returncode == 0 and "letter_share" in other.stdout
         assert "plugin 'half_done_plugin'" in other.stderr
 
-        selected = run(python, *command, "reward=half_done", cwd=tmp_path)
+        selected = run(
+            python,
+            *("-m", "verl.trainer.main_ppo", "--config-name", "rufus", "algorithm=gspo", "reward=half_done"),
+            cwd=tmp_path,
+        )
         assert selected.returncode != 0
         said = selected.stderr
         assert "plugin 'half_done_plugin': reward 'half_done'" in said, said

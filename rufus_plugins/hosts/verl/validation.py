@@ -10,6 +10,8 @@ from rufus_plugins.errors import ConfigError
 def validate(config: Any) -> None:
     """Raises `ConfigError` with verl's own words, or ours where our checks are part of verl's, for a config
     with which the run would not start. May set `trainer.device`, as the run would."""
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
     from verl.trainer.ppo.reward import resolve_reward_manager_cls
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
@@ -24,7 +26,10 @@ def validate(config: Any) -> None:
         _known("algorithm.adv_estimator", config.algorithm.adv_estimator, _estimators())
         loss = config.actor_rollout_ref.actor.policy_loss.loss_mode
         _known("actor_rollout_ref.actor.policy_loss.loss_mode", loss, _losses())
-    except (AssertionError, ValueError, TypeError, NotImplementedError) as error:
+    except (
+        *(AssertionError, ValueError, TypeError, NotImplementedError, ImportError, AttributeError),
+        *(HydraException, OmegaConfBaseException),
+    ) as error:
         raise ConfigError(f"verl would refuse this config: {error}") from error
 
 
