@@ -6,7 +6,9 @@ from rufus_plugins import hookimpl
 @hookimpl
 def register_rewards():
     from rufus_plugins.rewards.coding_tests import CodingTests
+    from rufus_plugins.rewards.rubrics import Rubrics
 
     return {
         "coding_tests": CodingTests,
+        "rubrics": Rubrics,
     }
