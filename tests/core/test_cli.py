@@ -98,7 +98,7 @@ def test_check_of_a_sound_config_exits_with_0(capsys):
         ("rufus.reward.max_test=3", "Did you mean 'max_tests'?"),
         ("algorithm.adv_estimator=no_such_estimator", "no_such_estimator"),
         ("actor_rollout_ref.actor.policy_loss.loss_mode=no_such_loss", "no_such_loss"),
-        ("actor_rollout_ref.actor.ppo_mini_batch_size=2048", "verl would refuse this config"),
+        ("actor_rollout_ref.actor.loss_agg_mode=no_such_mode", "verl would refuse this config"),
         ("actor_rollout_ref.actor.use_dynamic_bsz=false", "ppo_micro_batch_size_per_gpu"),
         ("no_such_key=1", "no_such_key"),
     ],
