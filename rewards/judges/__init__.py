@@ -1,0 +1,1 @@
+"""Judges: one file per judge; registered by `rufus_plugins.rewards`."""
