@@ -108,6 +108,12 @@ def test_check_of_a_config_that_cannot_run_exits_with_1(override, said, capsys):
     assert said in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("scale", [["scale=single_node"], ["model_engine=megatron", "scale=air"]])
+def test_verl_accepts_the_scales_for_gpus(scale, capsys):
+    assert cli.main(["check", *SOUND, *scale]) == 0
+    assert "verl accepts this config" in capsys.readouterr().out
+
+
 def test_check_takes_a_users_own_config_directory(tmp_path, capsys):
     (tmp_path / "mine.yaml").write_text("defaults: [ppo_trainer, {override reward@reward: no_such_reward}]\n")
     assert cli.main(["check", "--config-dir", str(tmp_path), "--config-name", "mine"]) == 1

@@ -106,3 +106,42 @@ def test_a_broken_plugin_warns_until_it_is_selected_and_then_ends_the_run_before
     finally:
         done = run(python, "-m", "pip", "uninstall", "--quiet", "--yes", "rufus-broken")
         assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.e2e
+def test_verl_trains_on_the_installed_plugins_reward(python, tmp_path):
+    import pandas
+
+    from rufus_plugins.recipes.tiny.model import build
+
+    for part in build(seed=0):
+        part.save_pretrained(tmp_path / "model")
+    rows = [
+        {
+            "prompt": [{"role": "user", "content": f"Say {i}"}],
+            "data_source": "toy",
+            "reward_model": {"ground_truth": ""},
+        }
+        for i in range(8)
+    ]
+    pandas.DataFrame(rows).to_parquet(tmp_path / "train.parquet")
+    overrides = [
+        *("algorithm=gspo", "reward=letter_share", "rufus.reward.letter=a", "scale=tiny"),
+        *(f"data.train_files={tmp_path}/train.parquet", f"data.val_files={tmp_path}/train.parquet"),
+        *("data.train_batch_size=4", "data.max_prompt_length=64", "data.max_response_length=24"),
+        *(f"actor_rollout_ref.model.path={tmp_path}/model", "actor_rollout_ref.actor.ppo_mini_batch_size=4"),
+        *("actor_rollout_ref.rollout.n=4", "rufus.mask_terminations=[]", "trainer.val_before_train=False"),
+        *("trainer.total_training_steps=1", "trainer.save_freq=-1", "trainer.test_freq=-1"),
+        *("trainer.logger=[file]", f"trainer.default_local_dir={tmp_path}/out"),
+        f"trainer.rollout_data_dir={tmp_path}/rollouts",
+    ]
+    env = {**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1", "RAY_worker_niceness": "0"}
+    command = [python, "-m", "verl.trainer.main_ppo", "--config-name", "rufus", *overrides]
+    with open(tmp_path / "log", "wb") as log:
+        ended = subprocess.run(command, cwd=tmp_path, env=env, stdout=log, stderr=subprocess.STDOUT, timeout=580)
+    assert ended.returncode == 0, (tmp_path / "log").read_text(errors="replace")[-4000:]
+    rollouts = [json.loads(line) for line in (tmp_path / "rollouts" / "1.jsonl").read_text().splitlines()]
+    assert len(rollouts) == 16
+    for rollout in rollouts:
+        text = rollout["output"].lower()
+        assert rollout["score"] == pytest.approx(text.count("a") / max(len(text), 1))
