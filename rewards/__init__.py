@@ -11,6 +11,7 @@ def register_rewards():
     from rufus_plugins.rewards.judge import JudgeReward
     from rufus_plugins.rewards.math_answer import MathAnswer
     from rufus_plugins.rewards.progress_chain import ProgressChain
+    from rufus_plugins.rewards.puzzle import Puzzle
     from rufus_plugins.rewards.rubrics import Rubrics
     from rufus_plugins.rewards.science_answer import ScienceAnswer
     from rufus_plugins.rewards.search_answer import SearchAnswer
@@ -23,6 +24,7 @@ def register_rewards():
         "judge": JudgeReward,
         "math_answer": MathAnswer,
         "progress_chain": ProgressChain,
+        "puzzle": Puzzle,
         "rubrics": Rubrics,
         "science_answer": ScienceAnswer,
         "search_answer": SearchAnswer,
