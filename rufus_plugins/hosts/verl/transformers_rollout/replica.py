@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import ray
 from verl.workers.rollout.replica import RolloutReplica
 
@@ -37,6 +35,6 @@ class TransformersReplica(RolloutReplica):
             )
             .remote(self.config, self.model_config, self.replica_rank)
         )
-        await asyncio.wrap_future(server.resume_generation.remote().future())  # raises what the constructor raised
+        await server.resume_generation.remote()  # raises what the constructor raised
         self.servers = [server]
         self._server_handle, self._server_address = server, f"ray://{name}"

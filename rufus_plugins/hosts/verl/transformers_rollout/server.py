@@ -1,7 +1,7 @@
 """The rollout server: a Ray actor that owns one model and generates for all requests in one running batch.
 
 Its methods are those that verl 0.9.1 calls on a server (workers/rollout/replica.py, llm_server.py) and those that
-our `ServerAdapter` calls. Generation runs in a thread of its own; everything that touches the model holds `_lock`.
+our `ServerAdapter` calls. One thread owns model and generator; between two tokens it does what others ask of it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import hashlib
 import threading
 import time
 import traceback
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -37,8 +38,8 @@ class TransformersServer:
         self.replica_rank = replica_rank
         self.generator = _generator(self.config, self.model_config)
         self.end_ids = end_ids(self.model_config)
-        self._lock = threading.Lock()
         self._work = threading.Condition()
+        self._commands: deque[Callable[[], None]] = deque()
         self._asleep = False
         self._loader: WeightLoader | None = None
         self._asked: Counter[tuple] = Counter()
@@ -68,28 +69,34 @@ class TransformersServer:
                 )
             await self._gate.wait()
         prompt = list(map(int, prompt_ids))
-        loop, future = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
         wants_logprobs = bool(sampling_params.get("logprobs"))
+        sampling = self._sampling(prompt, dict(sampling_params))
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
 
         def done(request: Request) -> None:
-            loop.call_soon_threadsafe(lambda: future.done() or future.set_result(request))
+            loop.call_soon_threadsafe(_settle, future, request)
 
         def failed(error: Exception) -> None:
-            loop.call_soon_threadsafe(lambda: future.done() or future.set_exception(error))
+            loop.call_soon_threadsafe(_settle, future, error)
 
-        request = Request(prompt, self._sampling(prompt, dict(sampling_params)), done=done, failed=failed)
-        await asyncio.to_thread(self._submit, request)
-        await future
-        steps = {"min_global_steps": request.first_version, "max_global_steps": request.last_version}
+        self._ask(lambda: self._submit(Request(prompt, sampling, done=done, failed=failed)))
+        request: Request = await future
         return TokenOutput(
             token_ids=request.tokens,
             log_probs=request.logprobs if wants_logprobs else None,
             routed_experts=None if request.routes is None else request.routes[: request.routed],
             stop_reason="aborted" if request.finish == "abort" else "completed",
             num_preempted=0,
-            extra_fields={"global_steps": request.last_version, "finish_reason": request.finish}
-            | {key: value for key, value in steps.items() if value is not None},
+            extra_fields=self._versions(request) | {"finish_reason": request.finish},
         )
+
+    def _versions(self, request: Request) -> dict[str, int]:
+        """Weights that the tokens are from; one that was aborted before its first token saw none."""
+        if request.first_version is None:
+            return {"global_steps": self.generator.version}
+        first, last = request.first_version, request.last_version
+        return {"global_steps": last, "min_global_steps": first, "max_global_steps": last}
 
     def _sampling(self, prompt: list[int], params: dict[str, Any]) -> Sampling:
         room = self.generator.max_length - len(prompt)
@@ -115,30 +122,55 @@ class TransformersServer:
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
     def _submit(self, request: Request) -> None:
-        with self._lock:
+        try:
             self.generator.submit(request)
+        except ConfigError as error:
+            request.failed(error)
+
+    # ---- the thread that owns the generator
+
+    def _ask(self, command: Callable[[], None]) -> None:
         with self._work:
+            self._commands.append(command)
             self._work.notify()
 
+    async def _do(self, function: Callable[[], Any]) -> Any:
+        """Runs `function` in the generator's thread, between two tokens."""
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+
+        def command() -> None:
+            try:
+                result = function()
+            except Exception as error:
+                result = error
+            loop.call_soon_threadsafe(_settle, future, result)
+
+        self._ask(command)
+        return await future
+
+    @property
+    def _may_step(self) -> bool:
+        return self.generator.busy and not self._asleep and self._loader is None
+
     def _run(self) -> None:
-        torch.set_grad_enabled(False)
         while True:
             with self._work:
-                idle = not self.generator.busy
-                while self._asleep or self._loader is not None or not self.generator.busy:
+                idle = not self._may_step
+                while not self._commands and not self._may_step:
                     self._work.wait()
             if idle:
                 time.sleep(GATHER_S)
-            with self._lock:
-                if self._asleep or self._loader is not None:
-                    continue
+            while self._commands:
+                self._commands.popleft()()
+            if self._may_step:
                 try:
                     self.generator.step()
                 except Exception as error:
                     self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """A failed step fails every request that was in it: nobody waits for ever."""
+        """A failed step fails every request: nobody waits for ever."""
         traceback.print_exc()
         requests = [*self.generator.running, *self.generator.waiting]
         self.generator.preempt()
@@ -161,8 +193,7 @@ class TransformersServer:
         """Ends all requests with what they have; new ones wait (or are rejected) until `resume_generation`."""
         self._gate.clear()
         self._rejecting = reject_request
-        count = await asyncio.to_thread(self._locked, self.generator.abort)
-        return {"aborted_count": count}
+        return {"aborted_count": await self._do(self.generator.abort)}
 
     async def resume_generation(self) -> None:
         self._rejecting = False
@@ -177,16 +208,21 @@ class TransformersServer:
     async def sleep(self) -> None:
         """Frees the KV cache. Running requests stop and go on after `wake_up`, from the tokens they have."""
         if self.config.free_cache_engine:
-            self._asleep = True
-            await asyncio.to_thread(self._locked, self.generator.preempt)
+            await self._do(self._fall_asleep)
+
+    def _fall_asleep(self) -> None:
+        self._asleep = True
+        self.generator.preempt()
 
     async def wake_up(self, tags: list[str] | None = None) -> None:
         if tags is None or "kv_cache" in tags:
-            self._asleep = False
-            self._notify()
+            await self._do(self._awake)
+
+    def _awake(self) -> None:
+        self._asleep = False
 
     async def clear_kv_cache(self) -> None:
-        await asyncio.to_thread(self._locked, self.generator.preempt)
+        await self._do(self.generator.preempt)
 
     async def release_kv_cache(self) -> None:
         await self.sleep()
@@ -201,10 +237,10 @@ class TransformersServer:
             self._loader = WeightLoader(self.generator.model)
             self.generator.preempt()
 
-        await asyncio.to_thread(self._locked, start)
+        await self._do(start)
 
     async def load_weights(self, weights: list[tuple[str, torch.Tensor]]) -> None:
-        await asyncio.to_thread(self._locked, lambda: self._loader.load(weights))
+        await self._do(lambda: self._loader.load(weights))
 
     async def finish_weight_update(self, global_steps: int | None) -> None:
         def finish() -> None:
@@ -214,16 +250,7 @@ class TransformersServer:
             if global_steps is not None:
                 self.generator.version = global_steps
 
-        await asyncio.to_thread(self._locked, finish)
-        self._notify()
-
-    def _locked(self, function):
-        with self._lock:
-            return function()
-
-    def _notify(self) -> None:
-        with self._work:
-            self._work.notify()
+        await self._do(finish)
 
     # ---- what verl calls and we have no use for
 
@@ -234,16 +261,30 @@ class TransformersServer:
     async def stop_profile(self) -> None: ...
 
 
+def _settle(future: asyncio.Future, result: Any) -> None:
+    """In the future's own loop; it may be cancelled by then."""
+    if future.done():
+        return
+    if isinstance(result, Exception):
+        future.set_exception(result)
+    else:
+        future.set_result(result)
+
+
 def _generator(config: RolloutConfig, model_config: HFModelConfig) -> Generator:
     from transformers import AutoModelForCausalLM
 
     torch.set_num_threads(1)  # one torch thread per process beats two where processes share cores
     dtype = _dtype(config.dtype)
     hf_config = model_config.hf_config
+    # rows need an explicit mask, which flash attention does not take
+    attention = "eager" if getattr(hf_config, "_attn_implementation", None) == "eager" else "sdpa"
     if config.load_format == "dummy":  # the trainer sends the weights before the first request
-        model = AutoModelForCausalLM.from_config(hf_config, dtype=dtype)
+        model = AutoModelForCausalLM.from_config(hf_config, dtype=dtype, attn_implementation=attention)
     else:
-        model = AutoModelForCausalLM.from_pretrained(model_config.local_path, config=hf_config, dtype=dtype)
+        model = AutoModelForCausalLM.from_pretrained(
+            model_config.local_path, config=hf_config, dtype=dtype, attn_implementation=attention
+        )
     longest = config.max_model_len or config.prompt_length + config.response_length
     return Generator(
         model,
