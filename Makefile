@@ -35,7 +35,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(PIP) install --quiet -c constraints.txt -e '.[dev,data,gym,e2b]'
+	$(PIP) install --quiet -c constraints.txt -e '.[dev,data]'
 	@touch $@
 
 # Untrusted code runs in bubblewrap where it is there, else behind landlock and seccomp, else not at all.
