@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rufus_plugins.algos.advantages.groups import per_row, rollout_groups, row_rewards
+from rufus_plugins.algos.advantages.groups import rollout_groups, row_rewards, spread
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,6 +24,7 @@ def group_normalised(
     index: np.ndarray,
     rollout_id: np.ndarray | None = None,
     outside: np.ndarray | None = None,
+    row_reward: np.ndarray | None = None,
     config: Any = None,
     **_: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -31,7 +32,8 @@ def group_normalised(
 
     Shapes, returns and group rules as `mean_only`. A group whose rewards tie has advantage exactly 0.
     """
-    groups = rollout_groups(row_rewards(token_level_rewards), index, rollout_id, outside)
+    reward = row_rewards(token_level_rewards) if row_reward is None else row_reward
+    groups = rollout_groups(reward, index, rollout_id, outside)
     normalised = groups.centred / (groups.std() + EPSILON)
-    advantages = per_row(normalised, groups, token_level_rewards).unsqueeze(-1) * response_mask
+    advantages = spread(normalised, groups, response_mask, token_level_rewards.dtype)
     return advantages, advantages

@@ -96,11 +96,20 @@ def rollout_groups(
     return RolloutGroups(row_rollout, reward, inside, finite, group, count, centred)
 
 
-def per_row(values: np.ndarray, groups: RolloutGroups, like: torch.Tensor) -> torch.Tensor:
-    """`[rollouts]` numbers as a `[rows]` tensor of the dtype and device of `like`."""
+BLOCK = 1 << 20
+"""Elements that are worked on at a time, so that converting the mask's type needs no second copy of the batch."""
+
+
+def spread(values: np.ndarray, groups: RolloutGroups, mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """`[rollouts]` numbers onto the tokens of their rows: `[rows, tokens]`, 0 where the mask is 0."""
     import torch
 
-    return torch.as_tensor(values[groups.row_rollout], dtype=like.dtype, device=like.device)
+    row = torch.as_tensor(values[groups.row_rollout], dtype=dtype, device=mask.device).unsqueeze(-1)
+    out = torch.empty(mask.shape, dtype=dtype, device=mask.device)
+    step = max(1, BLOCK // max(mask.shape[-1], 1))
+    for start in range(0, len(mask), step):
+        torch.mul(row[start : start + step], mask[start : start + step], out=out[start : start + step])
+    return out
 
 
 def row_rewards(token_level_rewards: torch.Tensor) -> np.ndarray:

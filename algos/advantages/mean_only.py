@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rufus_plugins.algos.advantages.groups import per_row, rollout_groups, row_rewards
+from rufus_plugins.algos.advantages.groups import rollout_groups, row_rewards, spread
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,6 +21,7 @@ def mean_only(
     index: np.ndarray,
     rollout_id: np.ndarray | None = None,
     outside: np.ndarray | None = None,
+    row_reward: np.ndarray | None = None,
     config: Any = None,
     **_: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -30,11 +31,13 @@ def mean_only(
         token_level_rewards: `[rows, tokens]`, rewards to be summed over tokens.
         response_mask: `[rows, tokens]`, 1 on tokens the policy sampled.
         index, rollout_id, outside: `[rows]`, see `groups.rollout_groups`.
+        row_reward: `[rows]` sums of `token_level_rewards`, if they are known already.
 
     Returns:
         `(advantages, returns)`, both `[rows, tokens]` and the same tensor: 0 where the mask is 0, for rollouts outside
         their group, and for groups of one (no baseline).
     """
-    groups = rollout_groups(row_rewards(token_level_rewards), index, rollout_id, outside)
-    advantages = per_row(groups.centred, groups, token_level_rewards).unsqueeze(-1) * response_mask
+    reward = row_rewards(token_level_rewards) if row_reward is None else row_reward
+    groups = rollout_groups(reward, index, rollout_id, outside)
+    advantages = spread(groups.centred, groups, response_mask, token_level_rewards.dtype)
     return advantages, advantages

@@ -10,6 +10,7 @@ import torch
 from rufus_plugins.algos.curriculum import FILE, read
 from rufus_plugins.algos.group_filter import NoProductiveGroups
 from rufus_plugins.errors import ConfigError, InfrastructureError
+from rufus_plugins.hosts.verl.score_tags import TAG, score_tag
 from rufus_plugins.types import Termination
 
 TRUNCATED = (1.0, Termination.RESPONSE_LENGTH)
@@ -29,7 +30,7 @@ def queue():
     ray.shutdown()
 
 
-def write_group(tq, uid, rewards, partition="train", segments=1, status="finished", metric=None):
+def write_group(tq, uid, rewards, partition="train", segments=1, status="finished", metric=None, tagged=True):
     """One ended group: a trajectory per reward, `(reward, ending)` or a number."""
     from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
@@ -45,7 +46,9 @@ def write_group(tq, uid, rewards, partition="train", segments=1, status="finishe
                 info["acc"] = metric[rollout]
             keys.append(f"{uid}_{rollout}_{segment}")
             fields.append({"rm_scores": scores, "extra_fields": {"reward_extra_info": info}})
-            tags.append({"status": "success", "seq_len": length, "global_steps": 1})
+            tags.append({"status": "success", "response_len": length, "seq_len": length, "global_steps": 1})
+        if tagged:  # as our patched worker does
+            tags[-1][TAG] = score_tag(reward, {"reward_extra_info": info})
     if keys:
         tq.kv_batch_put(keys=keys, partition_id=partition, fields=list_of_dict_to_tensordict(fields), tags=tags)
     tq.kv_batch_put(keys=[uid], partition_id=partition, tags=[{"status": status}])
@@ -128,15 +131,19 @@ def test_groups_outside_the_band_are_dropped_and_replaced(start, mode):
     assert metrics["rufus/group_filter/short/max"] == 0
 
 
-def test_the_edges_of_the_band_through_the_queue(start):
-    at_high, just_above = [0.8, 0.8], [0.8, 0.81]
-    sampler, rollouts = start([at_high, just_above, [0.0, 0.0], [0.0, 0.0001]], **BAND, max_rounds=1)
+@pytest.mark.parametrize("tagged", [True, False])
+def test_the_edges_of_the_band_through_the_queue(start, tagged):
+    """With the scores in the tags, and fetched as float32 where the tags do not have them."""
+    groups = [[0.8, 0.8], [0.8, 0.81], [0.0, 0.0], [0.0, 0.0001]]
+    script = [{"rewards": group, "tagged": tagged} for group in groups]
+    sampler, rollouts = start(script, **BAND, max_rounds=1)
     rollouts.dispatch(4)
     batch, _ = sampler.sample(1, "train", 4)
     assert uids(batch) == ["p0000", "p0003"]
 
 
-def test_segments_count_once_and_faulted_and_masked_rollouts_do_not_count(start):
+@pytest.mark.parametrize("tagged", [True, False])
+def test_segments_count_once_and_faulted_and_masked_rollouts_do_not_count(start, tagged):
     script = [
         {"rewards": [1.0, 0.0, 0.0, 0.0, 0.0], "segments": 9},  # .2 by rollouts, 9/13 by rows
         {"rewards": [1.0, 0.0, LOST, LOST]},  # .5 of two healthy ones
@@ -146,6 +153,7 @@ def test_segments_count_once_and_faulted_and_masked_rollouts_do_not_count(start)
         {"rewards": [1.0, 0.0], "status": "failure"},  # one session raised
         {"rewards": [float("nan"), 1.0, 0.0]},
     ]
+    script = [{**group, "tagged": tagged} for group in script]
     sampler, rollouts = start(script, low=0.0, high=0.6, max_rounds=1)
     rollouts.dispatch(7)
     batch, metrics = sampler.sample(1, "train", 7)
@@ -392,4 +400,4 @@ def test_a_look_at_a_long_queue_does_not_become_a_busy_loop(start, monkeypatch):
     waited = []
     monkeypatch.setattr(time, "sleep", waited.append)
     sampler._pause(time.monotonic() - 0.5, time.time())
-    assert waited[0] >= 5.0 and math.isclose(sampler.poll_interval, 0.02)
+    assert waited[0] == 5.0 and math.isclose(sampler.poll_interval, 0.02)

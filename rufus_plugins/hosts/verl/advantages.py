@@ -2,8 +2,9 @@
 
 verl 0.9.1 knows the segments of a rollout for the estimator named `grpo` only (trainer/ppo/v1/utils.py:146-167);
 every other name gets rows, rewards and prompt ids. The patch passes an estimator of any name what its signature
-names: `rollout_id`, `fault` (ended in an infrastructure fault) and `outside` (not part of its group: faults, masked
-endings, padding). Estimators that name none of them, and verl's own, run as before.
+names: `rollout_id`, `fault` (ended in an infrastructure fault), `outside` (not part of its group: faults, masked
+endings, padding) and `row_reward` (the rewards summed over tokens, which are known here). Estimators that name none
+of them, and verl's own, run as before.
 
 The length penalty is applied here and nowhere else: after the group filter, before the estimator.
 """
@@ -23,7 +24,7 @@ import numpy as np
 from rufus_plugins.algos.advantages.groups import RolloutGroups, rollout_groups
 from rufus_plugins.algos.length_penalty import LengthPenalty
 
-ASKED = ("rollout_id", "fault", "outside")
+ASKED = ("rollout_id", "fault", "outside", "row_reward")
 
 
 @dataclass
@@ -61,7 +62,7 @@ def hand_over_rollouts(module: ModuleType) -> None:
 
     @functools.wraps(stock)
     def compute(data: Any, batch_keys: Sequence[str], adv_estimator: Any, *args: Any, **kwargs: Any) -> Any:
-        function = _asking(adv_estimator)
+        function = asking(adv_estimator)
         if function is None:
             return stock(data, batch_keys, adv_estimator, *args, **kwargs)
         bound = inspect.signature(stock).bind(data, batch_keys, adv_estimator, *args, **kwargs).arguments
@@ -70,7 +71,7 @@ def hand_over_rollouts(module: ModuleType) -> None:
     module.compute_advantage_for_multi_trajectories = compute
 
 
-def _asking(name: Any) -> Callable[..., Any] | None:
+def asking(name: Any) -> Callable[..., Any] | None:
     """The estimator, if its signature names one of `ASKED`."""
     from verl.trainer.ppo import core_algos
 
@@ -97,13 +98,14 @@ def advantages_over_rollouts(
     in_group = groups.inside[groups.row_rollout]
     facts.not_finite += [keys[row] for row in np.flatnonzero(~groups.finite[groups.row_rollout] & ~outside)]
     facts.metrics.update(groups.metrics())
-    _settle(data, rewards, score, groups, in_group, facts)
+    reward = _settle(data, rewards, score, groups, in_group, facts)
     data.batch["response_mask"][~in_group] = 0
 
     available = {
         "rollout_id": rollout_id,
         "fault": np.array([facts.fault.get(key, False) for key in keys]),
         "outside": ~in_group,
+        "row_reward": reward,
     }
     asked = inspect.signature(estimator).parameters
     data.batch["advantages"], data.batch["returns"] = estimator(
@@ -118,12 +120,15 @@ def advantages_over_rollouts(
 
 def _settle(
     data: Any, rewards: Any, score: np.ndarray, groups: RolloutGroups, in_group: np.ndarray, facts: StepFacts
-) -> None:
-    """Makes each row's rewards sum to the reward of its rollout: its score, penalised once, less all its KL."""
+) -> np.ndarray:
+    """Makes each row's rewards sum to the reward of its rollout: its score, penalised once, less all its KL.
+
+    Returns these sums, `[rows]`.
+    """
     import torch
 
     rows = groups.row_rollout
-    change = np.zeros(len(rows))
+    reward, change = score, np.zeros(len(rows))
     if facts.penalty is not None:
         per_row = data.batch["response_mask"].sum(dim=-1).cpu().numpy()
         length = np.bincount(rows, weights=per_row, minlength=len(groups.reward))
@@ -139,7 +144,8 @@ def _settle(
             }
         )
     if rewards is not data.batch["token_level_scores"]:  # verl subtracted a KL penalty, row by row
-        kl = rewards.sum(dim=-1).double().cpu().numpy() - score
+        reward = rewards.sum(dim=-1).double().cpu().numpy()
+        kl = reward - score
         whole = np.bincount(rows, weights=np.where(np.isfinite(kl), kl, 0.0), minlength=len(groups.reward))
         change += whole[rows] - kl
     # Outcome estimators read the sum over tokens only, so the change may stand on any token. A row outside its
@@ -148,6 +154,7 @@ def _settle(
     if len(changed):
         where = torch.as_tensor(changed, device=rewards.device)
         rewards[where, 0] += torch.as_tensor(change[changed], dtype=rewards.dtype, device=rewards.device)
+    return np.where(in_group, reward + change, reward)
 
 
 def _is_padding(key: str) -> bool:

@@ -23,6 +23,7 @@ from rufus_plugins.algos.curriculum import Curriculum, Judged
 from rufus_plugins.algos.group_filter import GroupFilter, NoProductiveGroups, Verdict, group_filter
 from rufus_plugins.algos.truncation import masked_terminations
 from rufus_plugins.errors import ConfigError, InfrastructureError
+from rufus_plugins.types import Termination
 
 from .group_values import rollout_values
 from .rollout_watch import RolloutWatch
@@ -30,11 +31,13 @@ from .sampling_step import Step
 
 POLL_S = 0.5
 """Shortest time between two looks at the queue. verl's is 2 s; ours."""
+LONGEST_POLL_S = 5.0
+"""However long the queue; ours."""
 
 
 class GroupFilterSampler(ReplayBufferAsync):
-    """`sampler_kwargs`: `group_filter`, `mask_terminations` (both as under `rufus:`), `history` (a file) and
-    `poll_interval_s`.
+    """`sampler_kwargs`: `group_filter`, `mask_terminations` (both as under `rufus:`), `max_response_length`,
+    `history` (a file) and `poll_interval_s`.
 
     `watch` (prompts of dead workers, and the records' own ids) and `abort` (stops what is being generated) come from
     our trainer; without them the deadlines alone end a wait, and there is no history.
@@ -52,6 +55,7 @@ class GroupFilterSampler(ReplayBufferAsync):
             raise ConfigError("the group filter needs a trainer that can generate more prompts (refill_fn)")
         self.filter: GroupFilter = group_filter(options.get("group_filter"))
         self.masked = masked_terminations(options.get("mask_terminations"))
+        self.cap: int | None = options.get("max_response_length")
         self.curriculum = Curriculum(options["history"]) if options.get("history") else None
         self.watch: RolloutWatch | None = None
         self.abort: Callable[[], None] | None = None
@@ -64,6 +68,8 @@ class GroupFilterSampler(ReplayBufferAsync):
         """Prompts given up while in flight: whatever they still write is cleared."""
         self._fresh: list[tuple[Verdict, float | None]] = []
         """Judged since the last step took note."""
+        self._endings: list[Termination] = []
+        """How the rollouts of these groups ended."""
         self._entries: list[Judged] = []
         self._resumed, self._step = False, 0
 
@@ -184,9 +190,9 @@ class GroupFilterSampler(ReplayBufferAsync):
         return all(global_steps - started[uid] + 1 < self.max_off_policy_threshold for uid in flying)
 
     def _pause(self, looked: float, debugged: float) -> float:
-        # A look costs time that grows with the queue: it may take a tenth of the wait.
+        # A look costs time that grows with the queue: it may take a few percent of the wait.
         cost = time.monotonic() - looked
-        interval, self.poll_interval = self.poll_interval, max(self.poll_interval, 10 * cost)
+        interval, self.poll_interval = self.poll_interval, max(self.poll_interval, min(25 * cost, LONGEST_POLL_S))
         try:
             return self._wait_for_next_poll("train", debugged)
         finally:
@@ -223,7 +229,8 @@ class GroupFilterSampler(ReplayBufferAsync):
             step.kept += verdict is Verdict.KEPT
             if mean is not None:
                 step.means.append(mean)
-        self._fresh = []
+        step.endings.extend(self._endings)
+        self._fresh, self._endings = [], []
         drop = self._bad(step.step)
         if drop:
             step.dropped.update(drop.values())
@@ -260,10 +267,12 @@ class GroupFilterSampler(ReplayBufferAsync):
     def _judge(self, uids: set[str]) -> None:
         if not uids:
             return
-        keys = [key for key in self.partitions["train"] if key.split("_", 1)[0] in uids]
+        tags = {key: tag for key, tag in self.partitions["train"].items() if key.split("_", 1)[0] in uids}
         values: dict[str, list[float]] = {uid: [] for uid in uids}
-        for rollout, value in rollout_values(keys, self.filter.metric, self.masked).items():
+        found, endings = rollout_values(tags, self.filter.metric, self.masked, self.cap)
+        for rollout, value in found.items():
             values[rollout.split("_", 1)[0]].append(value)
+        self._endings.extend(ending for ending in endings.values() if ending is not None)
         for uid, group in values.items():
             verdict = self.filter.judge(group)
             mean = math.fsum(group) / len(group) if group else None

@@ -1,9 +1,9 @@
-"""Reads what the group filter judges: one number per rollout, from the TransferQueue."""
+"""What the group filter judges: one number per rollout, from the tags of the TransferQueue where they are there."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,52 +12,71 @@ from rufus_plugins.errors import ConfigError
 from rufus_plugins.types import Termination
 
 from . import faults
+from .score_tags import TAG, score_tag
+
+
+def ending_of(said: Termination | None, response_tokens: int, cap: int | None) -> Termination | None:
+    """How a rollout ended. Where its reward did not say, a last segment as long as the cap was truncated."""
+    if said is None and cap is not None and response_tokens >= cap:
+        return Termination.RESPONSE_LENGTH
+    return said
 
 
 def rollout_values(
-    keys: Sequence[str], metric: str, masked: Collection[Termination], partition_id: str = "train"
-) -> dict[str, float]:
-    """`{uid}_{rollout}` -> its reward (or metric), for the rollouts that are part of their group.
+    tags: Mapping[str, Mapping[str, Any]], metric: str, masked: Collection[Termination], cap: int | None
+) -> tuple[dict[str, float], dict[str, Termination | None]]:
+    """`{uid}_{rollout}` -> its reward (or metric), for the rollouts that are part of their group; and -> its ending.
 
     Args:
-        keys: `{uid}_{rollout}_{segment}` of finished groups. The segments of a rollout carry the same reward.
+        tags: tags by `{uid}_{rollout}_{segment}`, of finished groups. A rollout's last segment speaks for it.
         metric: `reward`, or a number of the reward's metrics.
         masked: endings whose rollouts are not part of the group; faulted rollouts and rewards that are not finite
             never are.
+        cap: response budget in tokens.
     """
-    import transfer_queue as tq
-
-    if not keys:
-        return {}
-    data = tq.kv_batch_get(keys=list(keys), partition_id=partition_id, select_fields=["rm_scores", "extra_fields"])
-    rewards, extras = _row_sums(data["rm_scores"]), list(data["extra_fields"])
-    last: dict[str, tuple[int, int]] = {}
-    for row, key in enumerate(keys):
+    last: dict[str, tuple[int, str]] = {}
+    for key in tags:
         rollout, _, segment = key.rpartition("_")
         if rollout not in last or last[rollout][0] < int(segment):
-            last[rollout] = (int(segment), row)
-    found = {}
-    for rollout, (_, row) in last.items():
-        extra = getattr(extras[row], "data", extras[row])
-        ending = faults.termination_of(extra)
+            last[rollout] = (int(segment), key)
+    told = {key: tags[key].get(TAG) for _, key in last.values()}
+    told.update(_fetched(key for key, score in told.items() if score is None))
+    found: dict[str, float] = {}
+    endings: dict[str, Termination | None] = {}
+    for rollout, (_, key) in last.items():
+        score = told[key]
+        said = Termination(score["ending"]) if score["ending"] else None
+        ending = endings[rollout] = ending_of(said, tags[key].get("response_len", 0), cap)
         if faults.is_fault(ending) or ending in masked:
             continue
-        value = float(rewards[row]) if metric == "reward" else _metric(extra, metric)
+        value = score["reward"] if metric == "reward" else _metric(score["metrics"], metric)
         if math.isfinite(value):
             found[rollout] = value
-    return found
+    return found, endings
 
 
-def _metric(extra: Any, name: str) -> float:
-    info = (extra.get("reward_extra_info") if isinstance(extra, Mapping) else None) or {}
-    value = info.get(name)
-    if isinstance(value, bool | int | float | np.number):
-        return float(value)
-    numbers = sorted(k for k, v in info.items() if isinstance(v, bool | int | float | np.number))
+def _metric(metrics: Mapping[str, float], name: str) -> float:
+    if name in metrics:
+        return metrics[name]
     raise ConfigError(
         f"rufus.group_filter.metric={name}: the reward gives no such number. "
-        f"It gives {', '.join(numbers) or 'none'}; `reward` is the score itself"
+        f"It gives {', '.join(sorted(metrics)) or 'none'}; `reward` is the score itself"
     )
+
+
+def _fetched(keys: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """The same for rows without the tag (restored from a checkpoint of plain verl, or written by another worker)."""
+    import transfer_queue as tq
+
+    keys = list(keys)
+    if not keys:
+        return {}
+    data = tq.kv_batch_get(keys=keys, partition_id="train", select_fields=["rm_scores", "extra_fields"])
+    rewards, extras = _row_sums(data["rm_scores"]), list(data["extra_fields"])
+    return {
+        key: score_tag(reward, getattr(extra, "data", extra))
+        for key, reward, extra in zip(keys, rewards, extras, strict=True)
+    }
 
 
 def _row_sums(scores: Any) -> np.ndarray:

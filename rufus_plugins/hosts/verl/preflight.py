@@ -22,12 +22,15 @@ def preflight(config: Any) -> None:
         return
     from rufus_plugins import selection
 
+    from .algorithm_steps import check_rules
+
     chosen = selection.check(config)
     for kind in chosen:
         part = selection.build(config, kind)
         if hasattr(part, "preflight"):  # for example: no sandbox on this machine, so no untrusted code
             part.preflight()
     _check_algorithms(config)
+    check_rules(config)
     _check_reward_manager(config, chosen.get("reward"))
     router_replay_config.apply(config)
     _adopt_trainer(config)

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rufus_plugins.algos.group_filter import GroupFilter, Verdict, reward_histogram
+from rufus_plugins.algos.truncation import truncation_rate
+from rufus_plugins.types import Termination
 
 PREFIX = "rufus/group_filter"
 """verl adds metrics over the local updates of a step when their name contains `total`, and takes the largest for
@@ -30,6 +32,8 @@ class Step:
     kept: int = 0
     means: list[float] = field(default_factory=list)
     dropped: Counter = field(default_factory=Counter)
+    endings: list[Termination] = field(default_factory=list)
+    """How each generated rollout ended, as far as its reward said."""
     late: bool = False
 
     @property
@@ -57,6 +61,8 @@ class Step:
             "short/max": float(bool(trained) and len(trained) < self.wanted),
         }
         metrics.update({f"total/dropped/{v}": self.dropped[v] for v in Verdict if v is not Verdict.KEPT})
+        if self.endings:
+            metrics["truncated/mean"] = truncation_rate(self.endings)
         if self.means:
             metrics["reward_generated/mean"] = math.fsum(self.means) / len(self.means)
         if means:

@@ -19,6 +19,7 @@ from verl.trainer.ppo.v1 import (
 )
 
 from . import faults, mismatch
+from .algorithm_steps import AlgorithmSteps
 from .preflight import PREFIX
 
 
@@ -82,5 +83,7 @@ def register(v1: ModuleType) -> None:
         (PPOTrainerColocateAsync, "colocate_async"),
         (PPOTrainerSeparateAsync, "separate_async"),
     ):
-        trainer = type(f"Rufus{stock.__name__}", (RufusTrainer, stock), {"mode": mode, "__module__": __name__})
+        trainer = type(
+            f"Rufus{stock.__name__}", (AlgorithmSteps, RufusTrainer, stock), {"mode": mode, "__module__": __name__}
+        )
         register_trainer(PREFIX + mode)(trainer)

@@ -1,0 +1,52 @@
+"""Writes each rollout's reward and ending into its tags, where the sampler sees them without fetching anything.
+
+verl keeps them in the stored fields: to judge a group from `rm_scores` is to fetch one float per response token
+(trainer/ppo/v1/replay_buffer.py:283), gigabytes per step at long contexts. Tags come with every look at the queue.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+TAG = "rufus_score"
+"""Tag of a rollout's last segment: `{"reward": float, "ending": str | None, "metrics": {name: float}}`."""
+
+
+def tag_scores(module: ModuleType) -> None:
+    """Mends verl 0.9.1, trainer/ppo/v1/agent_loop_tq.py:148 `AgentLoopWorkerTQ._agent_loop_postprocess`."""
+    worker = module.AgentLoopWorkerTQ.__ray_metadata__.modified_class
+    stock = worker._agent_loop_postprocess
+
+    @functools.wraps(stock)
+    async def postprocess(self: Any, output: Any, validate: bool, **kwargs: Any) -> None:
+        await stock(self, output, validate, **kwargs)
+        outputs = output if isinstance(output, list) else [output]
+        if outputs and outputs[-1].reward_score is not None and not validate:
+            import transfer_queue as tq
+
+            key = f"{kwargs['uid']}_{kwargs['session_id']}_{len(outputs) - 1}"
+            tag = score_tag(outputs[-1].reward_score, outputs[-1].extra_fields)
+            await tq.async_kv_batch_put(keys=[key], partition_id="train", tags=[{TAG: tag}])
+
+    worker._agent_loop_postprocess = postprocess
+
+
+def score_tag(reward: float, extra_fields: Mapping[str, Any]) -> dict[str, Any]:
+    from . import faults
+
+    info = extra_fields.get("reward_extra_info") or {}
+    ending = faults.termination_of(extra_fields)
+    return {
+        "reward": float(reward),
+        "ending": None if ending is None else ending.value,
+        "metrics": {name: float(value) for name, value in info.items() if is_number(value)},
+    }
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, bool | int | float | np.number | np.bool_)
