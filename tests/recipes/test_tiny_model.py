@@ -163,3 +163,21 @@ def test_a_directory_that_holds_something_else_is_not_overwritten(tmp_path):
     with pytest.raises(ConfigError, match="choose another --output"):
         tiny_model.save(tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_verls_sft_dataset_trains_on_the_answer_and_its_end_and_on_nothing_else(directory, tokenizer, tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from omegaconf import OmegaConf
+    from verl.utils.dataset.multiturn_sft_dataset import MultiTurnSFTDataset
+
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "```python\npass\n```"}]
+    pq.write_table(pa.Table.from_pylist([{"messages": messages, "enable_thinking": False}]), tmp_path / "a.parquet")
+    options = {"pad_mode": "no_padding", "max_length": 64, "apply_chat_template_kwargs": {"enable_thinking": False}}
+    [item] = MultiTurnSFTDataset(str(tmp_path / "a.parquet"), tokenizer, OmegaConf.create(options))
+    ids, mask = item["input_ids"], item["loss_mask"].bool()
+    assert tokenizer.decode(ids[mask]) == "\n```python\npass\n```<|endoftext|>"
+    prompt = tokenizer.apply_chat_template(
+        messages[:1], add_generation_prompt=True, enable_thinking=False, return_dict=False
+    )
+    assert ids[~mask].tolist() == prompt  # what the rollout is given, token by token
