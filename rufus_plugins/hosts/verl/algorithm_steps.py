@@ -136,7 +136,7 @@ class AlgorithmSteps:
         data = tq_fields(batch, ["extra_fields"])
         cap = self._cap()
         last: dict[str, tuple[int, Termination | None]] = {}
-        for key, tag, extra in zip(batch.keys, batch.tags, data["extra_fields"].tolist(), strict=True):
+        for key, tag, extra in zip(batch.keys, batch.tags, list(data["extra_fields"]), strict=True):
             rollout, _, segment = key.rpartition("_")
             if rollout not in last or last[rollout][0] < int(segment):
                 said = faults.termination_of(getattr(extra, "data", extra))
