@@ -14,7 +14,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
 from rufus_plugins import ConfigError, PluginError, selection
-from rufus_plugins.plugins import load
+from rufus_plugins.plugins import load, registry
 from rufus_plugins.recipes import config as options
 
 VERL = os.path.join(importlib.util.find_spec("verl").submodule_search_locations[0], "trainer", "config")
@@ -128,6 +128,14 @@ def check_gspo_with_graded(config, found):
     assert not actor.use_kl_loss and not config.algorithm.use_kl_in_reward and actor.entropy_coeff == 0
     assert config.algorithm.adv_estimator in ("grpo", "rufus_grpo", "group_normalised")
     assert "rollout_is" in config.algorithm.rollout_correction  # verl's own group of the same name
+
+
+def test_every_registered_reward_is_an_option_with_its_fields():
+    for name, part in registry().parts["reward"].items():
+        chosen = composed("ppo_trainer", f"reward={name}").rufus.reward
+        assert chosen.name == name
+        plain = {k for k, v in part.config_fields.items() if v is None or isinstance(v, (bool, int, float, str))}
+        assert plain <= set(chosen) <= {"name", *part.config_fields}
 
 
 def test_without_a_selection_verls_config_is_verls_own(found):
