@@ -10,11 +10,13 @@ def register_rewards():
     from rufus_plugins.rewards.coding_tests import CodingTests
     from rufus_plugins.rewards.judge import JudgeReward
     from rufus_plugins.rewards.math_answer import MathAnswer
+    from rufus_plugins.rewards.post_state import PostState
     from rufus_plugins.rewards.progress_chain import ProgressChain
     from rufus_plugins.rewards.puzzle import Puzzle
     from rufus_plugins.rewards.rubrics import Rubrics
     from rufus_plugins.rewards.science_answer import ScienceAnswer
     from rufus_plugins.rewards.search_answer import SearchAnswer
+    from rufus_plugins.rewards.task_tests import TaskTests
     from rufus_plugins.rewards.weighted import Weighted
 
     return {
@@ -23,11 +25,13 @@ def register_rewards():
         "coding_tests": CodingTests,
         "judge": JudgeReward,
         "math_answer": MathAnswer,
+        "post_state": PostState,
         "progress_chain": ProgressChain,
         "puzzle": Puzzle,
         "rubrics": Rubrics,
         "science_answer": ScienceAnswer,
         "search_answer": SearchAnswer,
+        "task_tests": TaskTests,
         "weighted": Weighted,
     }
 
