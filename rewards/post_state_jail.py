@@ -74,9 +74,13 @@ def _conditions(conditions: list[dict[str, Any]]) -> dict[str, Any]:
     with sqlite3.connect("file:after.db?mode=ro", uri=True) as connection:
         connection.execute("ATTACH DATABASE 'file:before.db?mode=ro' AS before")
         connection.execute("PRAGMA query_only = ON")
-        main = {row[0].lower() for row in connection.execute("SELECT name FROM main.sqlite_master")}
+        names = [
+            {row[0].lower() for row in connection.execute(f"SELECT name FROM {schema}.sqlite_master")}
+            for schema in ("before", "main")
+        ]
+        gone = names[0] - names[1]
         for condition in conditions:
-            connection.set_authorizer(_no_fall_through(condition["query"], main))
+            connection.set_authorizer(_no_fall_through(condition["query"], gone))
             try:
                 rows = [list(row) for row in connection.execute(condition["query"]).fetchmany(1000)]
             except sqlite3.Error as error:
@@ -93,11 +97,11 @@ def _conditions(conditions: list[dict[str, Any]]) -> dict[str, Any]:
     return {"conditions": held}
 
 
-def _no_fall_through(query: str, main: set[str]) -> Any:
-    """SQLite looks for a table that is gone from the final state in `before`: only a query that says so may read there."""
+def _no_fall_through(query: str, gone: set[str]) -> Any:
+    """SQLite looks in `before` for a table that is gone from the final state: only a query that says so may read it."""
 
     def allowed(action: int, table: str | None, column: str | None, database: str | None, source: str | None) -> int:
-        if action == sqlite3.SQLITE_READ and database == "before" and table and table.lower() not in main:
+        if action == sqlite3.SQLITE_READ and database in ("before", None) and (table or "").lower() in gone:
             name = re.escape(table)
             said = len(re.findall(rf"\bbefore\b[\"`\]]?\s*\.\s*[\"`\[]?{name}\b", query, re.IGNORECASE))
             if len(re.findall(rf"\b{name}\b(?!\s*\.)", query, re.IGNORECASE)) > said:
