@@ -5,7 +5,7 @@
 | PRIME, Eurus, APPS, TACO | `{"inputs": [...], "outputs": [...], "fn_name"?: str}` |
 | LiveCodeBench | `{"public_test_cases", "private_test_cases", "metadata"?: {"func_name"}}` |
 | pairs | `[{"input", "output", "fn_name"?}, ...]` |
-| assertion lists (MBPP, KodCode) | `["assert f(1) == 2", ...]`, or as `assert_case`, `test_list`, `assertions`, `tests` |
+| assertion lists (MBPP, KodCode) | `["assert f(1) == 2", ...]`, or `assert_case`, `test_list`, `assertions`, `tests` |
 | HumanEval | `{"test": "def check(candidate): ...", "entry_point": str}` |
 
 `tolerance` and `time_limit_s` may stand beside the tests; they beat the reward's own.

@@ -3,8 +3,8 @@
 Tests come from `task.ground_truth` in the formats of code_formats.py; at most `max_tests` of them, the same ones for
 every rollout of a problem. Each runs in its own process of the jail (rollouts/sandboxes/zygote.py), one after another
 up to the first that fails. What is expected stays outside: the program's output, the value of a call or of an
-assertion's free side comes out as plain data and is compared here. Assertions that cannot be split run in a second jailed process
-next to the program's (code_harness.judge) and are counted in `n_unsplit`.
+assertion's free side comes out as plain data and is compared here. Assertions that cannot be split run in a second
+jailed process next to the program's (code_harness.judge) and are counted in `n_unsplit`.
 
 A program passes a stdin test when it ends by itself with status 0 and prints what is expected: exactly, after trimming
 white space at the end of each line and at the end. With `tolerance`, words that are decimal numbers may differ by that

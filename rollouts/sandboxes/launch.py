@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -35,7 +36,26 @@ class Jail:
     work: str | None
     """Work directory on the host, to be removed at the end (Landlock only)."""
 
+    inner: int | None = None
+    """pidfd of the zygote below bwrap: a stopped one would not see that its socket is closed."""
+
+    def find_inner(self) -> None:
+        pid = self.process.pid
+        try:
+            with open(f"/proc/{pid}/task/{pid}/children") as file:
+                self.inner = os.pidfd_open(int(file.read().split()[0]))
+        except (OSError, ValueError, IndexError):
+            self.inner = None
+
     def kill(self) -> None:
+        """Ends the jail and everything in it. The socket must have left its event loop already."""
+        if self.inner is not None:
+            try:
+                signal.pidfd_send_signal(self.inner, signal.SIGKILL)
+            except OSError:
+                pass
+            os.close(self.inner)
+            self.inner = None
         self.process.kill()
         self.socket.close()
         self.process.wait()

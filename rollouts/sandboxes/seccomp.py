@@ -121,6 +121,7 @@ _MEMFD = (319, 279)
 """Memory that neither RLIMIT_AS nor the resident size of a process shows."""
 _KILL, _TKILL, _TGKILL, _SIGQUEUE, _TGSIGQUEUE = (62, 129), (200, 130), (234, 131), (129, 138), (297, 240)
 _PRLIMIT = (302, 261)
+_PRCTL, _PR_SET_PDEATHSIG = (157, 167), 1
 _CLONE_THREAD, _CLONE_NEW = 0x00010000, 0x7E020080
 """CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET,TIME}."""
 
@@ -202,6 +203,14 @@ def program_filter(*, forks: bool, own_pid: int | None) -> bytes:
         for numbers in (_KILL, _TGKILL, _SIGQUEUE, _TGSIGQUEUE):
             _only_self(code, numbers[column], own_pid)
         _only_self(code, _PRLIMIT[column], own_pid, zero=True)
+        # it must not outlive the zygote, and no namespace sees to that
+        code += [
+            (_JEQ, 0, 4, _PRCTL[column]),
+            (_LD, 0, 0, _ARG0),
+            (_JEQ, 0, 1, _PR_SET_PDEATHSIG),
+            (_RET, 0, 0, _ERRNO | errno.EPERM),
+            (_LD, 0, 0, _NR),
+        ]
     return _end(code)
 
 

@@ -236,6 +236,8 @@ class Zygotes:
 
     async def _request(self, header: dict, body: bytes, frames: int, retry: bool) -> Outcome:
         if self._owner != os.getpid():  # forked: the jails belong to the parent
+            # kept for ever: to free them would unregister the parent's sockets from the epoll that both share
+            _of_the_parent.append((self._idle, self._busy, self._slots))
             self._owner, self._slots, self._idle, self._busy = os.getpid(), None, [], set()
         if self._slots is None:
             self._slots = asyncio.Semaphore(self.workers)
@@ -279,7 +281,7 @@ class Zygotes:
             if connection.alive():
                 self._busy.add(connection)
                 return connection
-            connection.jail.kill()
+            self._drop(connection)
         backend = self.backend if self.backend != "auto" else await _default_backend()
         problem: Exception | None = None
         for _ in range(3):
@@ -298,8 +300,7 @@ class Zygotes:
 
     def _drop(self, connection: _Connection) -> None:
         self._busy.discard(connection)
-        connection.writer.transport.abort()
-        connection.jail.kill()
+        connection.kill()
 
     def close(self) -> None:
         """Kills the jails; requests under way end in SANDBOX_LOST. The pool can be used again."""
@@ -308,8 +309,7 @@ class Zygotes:
 
     async def _close(self) -> None:
         for connection in [*self._idle, *self._busy]:
-            connection.writer.transport.abort()
-            connection.jail.kill()
+            self._drop(connection)
         self._idle.clear()
 
     @property
@@ -339,19 +339,25 @@ class _Connection:
     @classmethod
     async def open(cls, backend: str, index: int, preload: Sequence[str], paths: Sequence[str]) -> _Connection:
         jail = launch.start(backend, index, preload, paths)
+        reader, writer = await asyncio.open_unix_connection(sock=jail.socket)
+        connection = cls(jail, reader, writer)
         try:
-            reader, writer = await asyncio.open_unix_connection(sock=jail.socket)
-            connection = cls(jail, reader, writer)
             answer, _ = await asyncio.wait_for(connection.read(), _BOOT_S)
             connection.hello = answer["hello"]
+            if backend == "bubblewrap":
+                jail.find_inner()
         except (OSError, asyncio.IncompleteReadError) as error:
-            jail.kill()
+            connection.kill()
             words = "no answer" if isinstance(error, TimeoutError) else connection.last_words()
             raise OSError(f"{backend}: {words}") from error
         except BaseException:
-            jail.kill()
+            connection.kill()
             raise
         return connection
+
+    def kill(self) -> None:
+        self.writer.transport.abort()  # leaves the event loop before the descriptor can be given out again
+        self.jail.kill()
 
     async def read(self) -> tuple[dict[str, Any], list[bytes]]:
         header_length, body_length = _LENGTHS.unpack(await self.reader.readexactly(_LENGTHS.size))
@@ -382,6 +388,7 @@ _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
 _loop_pid = 0
 _pools: dict[tuple, Zygotes] = {}
+_of_the_parent: list = []
 _backends: dict[str, tuple[str | None, str]] = {}
 
 
@@ -389,6 +396,7 @@ def _thread_loop() -> asyncio.AbstractEventLoop:
     global _loop, _loop_pid
     with _lock:
         if _loop is None or _loop_pid != os.getpid():
+            _of_the_parent.append(_loop)
             _loop, _loop_pid = asyncio.new_event_loop(), os.getpid()
             threading.Thread(target=_loop.run_forever, name="rufus-zygotes", daemon=True).start()
             atexit.register(_at_exit, _loop_pid)

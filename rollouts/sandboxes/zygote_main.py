@@ -69,6 +69,7 @@ class Zygote:
         # children close everything below 64
         self.control = socket.socket(fileno=fcntl.fcntl(config["fd"], fcntl.F_DUPFD_CLOEXEC, 3))
         os.close(config["fd"])
+        self.pid = os.getpid()
         self.work = config["work"]
         self.namespaced = config["namespaced"]
         self.libc = ctypes.CDLL(None, use_errno=True)
@@ -274,6 +275,10 @@ class Zygote:
             os.close(stdin)
         self.body.wipe()  # the peer's part
         os.setsid()
+        if not self.namespaced:
+            self.libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != self.pid:
+                os._exit(1)
         limits = request["limits"]
         for name, amount in (
             (resource.RLIMIT_CPU, limits["cpu_s"]),

@@ -1,0 +1,367 @@
+"""What happens when the sandbox, its owner or the caller goes away in mid-program, and who waits for whom."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+
+from rufus_plugins.errors import ConfigError, InfrastructureError, SandboxUnavailable
+from rufus_plugins.rollouts.sandboxes import launch, zygote
+from rufus_plugins.rollouts.sandboxes.zygote import Limits, Zygotes, available, shared
+from rufus_plugins.types import Termination
+
+
+@pytest.fixture(params=["bubblewrap", "landlock"])
+def backend(request):
+    found, why = available(request.param)
+    if not found:
+        pytest.skip(why)
+    return request.param
+
+
+@pytest.fixture
+def zygotes(backend):
+    pool = Zygotes(backend=backend, workers=2)
+    yield pool
+    pool.close()
+
+
+def tree(pid):
+    """`pid` and everything below it."""
+    found = [pid]
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/children") as file:
+            for child in file.read().split():
+                try:
+                    found += tree(int(child))
+                except OSError:
+                    continue
+    return found
+
+
+def kill_zygote(pool):
+    """The zygote itself, not bwrap above it."""
+    pid = pool.pids[0]
+    os.kill(tree(pid)[1] if pool.backend == "bubblewrap" else pid, signal.SIGKILL)
+
+
+def alive(pids):
+    found = []
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                if file.read().rpartition(")")[2].split()[0] not in ("Z", "X"):
+                    found.append(pid)
+        except OSError:
+            continue
+    return found
+
+
+def gone(pids, within_s=10.0):
+    deadline = time.monotonic() + within_s
+    while alive(pids) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return alive(pids) == []
+
+
+async def until_running(pool, count=1):
+    for _ in range(500):
+        # the program itself is the last process of the jail's tree
+        if len(pool.pids) >= count and all(len(tree(pid)) >= _PROCESSES[pool.backend] for pid in pool.pids):
+            await asyncio.sleep(0.1)
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("no program started")
+
+
+_PROCESSES = {"bubblewrap": 3, "landlock": 2}
+"""bwrap, zygote, program; zygote, program."""
+
+
+def test_a_killed_zygote_is_noticed_at_once_and_typed(zygotes):
+    async def main():
+        request = asyncio.ensure_future(
+            zygotes.run("import time; time.sleep(20)", limits=Limits(wall_s=20), retry=False)
+        )
+        await until_running(zygotes)
+        pids = tree(zygotes.pids[0])
+        began = time.monotonic()
+        kill_zygote(zygotes)
+        with pytest.raises(InfrastructureError) as caught:
+            await request
+        assert caught.value.termination is Termination.SANDBOX_LOST
+        assert time.monotonic() - began < 5
+        assert gone(pids)
+        assert (await zygotes.run("print(1)")).stdout == b"1\n"
+        assert zygotes.lost == 1
+
+    asyncio.run(main())
+
+
+def test_a_killed_wrapper_costs_at_most_its_request_and_leaves_nothing(zygotes):
+    async def main():
+        request = asyncio.ensure_future(
+            zygotes.run("import time; time.sleep(1); print('through')", limits=Limits(wall_s=60), retry=False)
+        )
+        await until_running(zygotes)
+        pids = tree(zygotes.pids[0])
+        os.kill(zygotes.pids[0], signal.SIGKILL)
+        try:  # bwrap only waits: without it the zygote may go on to the end of the request
+            assert (await request).stdout == b"through\n"
+        except InfrastructureError as error:
+            assert error.termination is Termination.SANDBOX_LOST
+        assert (await zygotes.run("print(1)", retry=False)).stdout == b"1\n"
+        assert gone(pids)
+
+    asyncio.run(main())
+
+
+def test_a_program_that_may_run_again_does_so_once_and_is_counted(zygotes):
+    async def main():
+        request = asyncio.ensure_future(zygotes.run("import time; time.sleep(1.5); print('through')"))
+        await until_running(zygotes)
+        kill_zygote(zygotes)
+        outcome = await request
+        assert (outcome.stdout, outcome.retries) == (b"through\n", 1)
+
+        request = asyncio.ensure_future(zygotes.run("import time; time.sleep(30)", limits=Limits(wall_s=60)))
+        for _ in range(2):
+            await until_running(zygotes)
+            kill_zygote(zygotes)
+            await asyncio.sleep(0.3)
+        with pytest.raises(InfrastructureError):
+            await request
+
+    asyncio.run(main())
+
+
+def test_a_zygote_that_died_while_idle_is_replaced_unnoticed(zygotes):
+    async def main():
+        await zygotes.run("pass")
+        os.kill(zygotes.pids[0], signal.SIGKILL)
+        await asyncio.sleep(0.2)
+        outcome = await zygotes.run("print(1)", retry=False)
+        assert outcome.stdout == b"1\n"
+
+    asyncio.run(main())
+
+
+def test_a_stopped_zygote_ends_in_a_typed_timeout(zygotes, monkeypatch):
+    monkeypatch.setattr(zygote, "_GRACE_S", 0.5)
+
+    async def main():
+        await zygotes.run("pass")
+        pids = tree(zygotes.pids[0])
+        os.kill(pids[-1], signal.SIGSTOP)
+        with pytest.raises(InfrastructureError) as caught:
+            await zygotes.run("print(1)", limits=Limits(wall_s=0.5), retry=False)
+        assert caught.value.termination is Termination.TIMEOUT_INFRA
+        assert gone(pids)
+        assert (await zygotes.run("print(1)")).stdout == b"1\n"
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_request_leaves_nothing_running(zygotes):
+    async def main():
+        request = asyncio.ensure_future(zygotes.run("import time; time.sleep(20)", limits=Limits(wall_s=20)))
+        await until_running(zygotes)
+        pids = tree(zygotes.pids[0])
+        request.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+        assert gone(pids)
+        assert (await zygotes.run("print(1)")).stdout == b"1\n"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("way", ["kill", "term", "exit"])
+def test_nothing_outlives_the_owner(backend, way):
+    owner = f"""
+    import asyncio, os, sys, threading
+    from rufus_plugins.rollouts.sandboxes.zygote import Limits, Zygotes
+    pool = Zygotes(backend={backend!r}, workers=2)
+    source = "import time\\ntry:\\n import os; os.fork()\\nexcept OSError: pass\\nwhile True: time.sleep(1)"
+    async def main():
+        work = [asyncio.ensure_future(pool.run(source, limits=Limits(wall_s=100))) for _ in range(2)]
+        while len(pool.pids) < 2:
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(0.7)
+        print(*pool.pids, flush=True)
+        if {way == "exit"}:
+            sys.stdin.readline()
+            os._exit(0)
+        await asyncio.gather(*work)
+    asyncio.run(main())
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(owner)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        jails = [int(pid) for pid in process.stdout.readline().split()]
+        assert len(jails) == 2
+        pids = [pid for jail in jails for pid in tree(jail)]
+        assert len(pids) >= 2 * _PROCESSES[backend]
+        if way == "exit":
+            process.stdin.write("\n")
+            process.stdin.flush()
+        else:
+            process.send_signal(signal.SIGKILL if way == "kill" else signal.SIGTERM)
+        process.wait(timeout=20)
+        assert gone(pids)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_jail_does_not_end_with_the_thread_that_first_asked_for_it(zygotes):
+    outcomes = []
+    thread = threading.Thread(target=lambda: outcomes.append(asyncio.run(zygotes.run("print(1)"))))
+    thread.start()
+    thread.join()
+    pids = zygotes.pids
+    time.sleep(0.3)
+    outcomes.append(asyncio.run(zygotes.run("print(2)", retry=False)))
+    assert [outcome.stdout for outcome in outcomes] == [b"1\n", b"2\n"]
+    assert zygotes.pids == pids
+
+
+def test_loops_in_several_threads_share_one_pool(zygotes):
+    results = []
+
+    async def several(base):
+        outcomes = await asyncio.gather(*[zygotes.run(f"print({base} + {i})") for i in range(5)])
+        return [int(outcome.stdout) for outcome in outcomes]
+
+    threads = [
+        threading.Thread(target=lambda base=base: results.append((base, asyncio.run(several(base)))))
+        for base in (0, 100, 200, 300)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(results) == [(base, [base + i for i in range(5)]) for base in (0, 100, 200, 300)]
+    assert len(zygotes.pids) <= 2
+
+
+def test_a_deadline_counts_from_admission_not_from_queueing(zygotes):
+    async def main():
+        work = [zygotes.run("import time; time.sleep(0.25); print('ok')", limits=Limits(wall_s=4)) for _ in range(64)]
+        began = time.monotonic()
+        outcomes = await asyncio.gather(*work)
+        assert {outcome.stdout for outcome in outcomes} == {b"ok\n"}
+        # 64 sleeps of a quarter second, two at a time: most have waited longer than their own deadline
+        assert time.monotonic() - began > 7
+
+    asyncio.run(main())
+
+
+def test_a_hanging_program_delays_only_those_that_need_its_place(zygotes):
+    async def main():
+        hanging = asyncio.ensure_future(zygotes.run("import time; time.sleep(60)", limits=Limits(wall_s=3)))
+        await until_running(zygotes)
+        began = time.monotonic()
+        assert (await zygotes.run("print(1)")).stdout == b"1\n"
+        assert time.monotonic() - began < 2.5
+        assert (await hanging).timed_out
+
+    asyncio.run(main())
+
+
+def test_a_forked_owner_starts_its_own_jails(zygotes):
+    asyncio.run(zygotes.run("pass"))
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            outcome = asyncio.run(zygotes.run("print('child')"))
+            os.write(write, outcome.stdout + str(len(zygotes.pids)).encode())
+            zygotes.close()
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(write)
+    assert os.waitpid(child, 0)[1] == 0
+    assert os.read(read, 100) == b"child\n1"
+    os.close(read)
+    assert asyncio.run(zygotes.run("print('parent')", retry=False)).stdout == b"parent\n"
+
+
+# -- calls ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_costs_one_process_and_keeps_its_order(zygotes):
+    results = asyncio.run(zygotes.call_batch("math:factorial", [3, 4, 5]))
+    assert [result.value for result in results] == [6, 24, 120]
+    values = asyncio.run(zygotes.call_batch("os:getppid", []))
+    assert values == []
+
+
+def test_an_item_that_hangs_costs_its_own_deadline(zygotes):
+    began = time.monotonic()
+    results = asyncio.run(zygotes.call_batch("time:sleep", [0, 30, 0.01], Limits(wall_s=0.5)))
+    assert [result.ok for result in results] == [True, False, True]
+    assert results[1].error == "timeout"
+    assert time.monotonic() - began < 10
+
+
+def test_the_deadline_is_per_item(zygotes):
+    results = asyncio.run(zygotes.call_batch("time:sleep", [0.3] * 5, Limits(wall_s=1)))
+    assert all(result.ok for result in results)
+
+
+def test_an_item_that_raises_or_crashes_is_a_result(zygotes):
+    results = asyncio.run(zygotes.call_batch("math:sqrt", [4, -1, "x", 9]))
+    assert [result.value if result.ok else result.error for result in results] == [2.0, "ValueError", "TypeError", 3.0]
+    results = asyncio.run(zygotes.call_batch("os:_exit", [3]))
+    assert results[0].error == "crashed"
+    results = asyncio.run(zygotes.call_batch("builtins:bytearray", [4 << 30]))
+    assert results[0].error in ("MemoryError", "memory")
+
+
+def test_a_function_that_is_not_there_is_our_fault(zygotes):
+    with pytest.raises(InfrastructureError, match="no_such_module"):
+        asyncio.run(zygotes.call_batch("no_such_module:f", [1]))
+
+
+def test_an_entry_point_that_does_not_import_says_so(backend):
+    pool = Zygotes(["no_such_module:entry"], backend=backend)
+    with pytest.raises(InfrastructureError, match="no_such_module"):
+        asyncio.run(pool.run("pass"))
+    pool.close()
+
+
+# -- which backend ----------------------------------------------------------------------------------------------------
+
+
+def test_without_isolation_nothing_runs(monkeypatch):
+    monkeypatch.setattr(zygote, "_backends", {})
+
+    def start(*args, **kwargs):
+        raise OSError("not on this machine")
+
+    monkeypatch.setattr(launch, "start", start)
+    found, why = available()
+    assert found is None
+    assert "bubblewrap: " in why and "landlock: " in why
+    with pytest.raises(SandboxUnavailable, match="not run"):
+        asyncio.run(Zygotes().run("print(1)"))
+
+
+def test_a_wrong_backend_says_what_exists():
+    with pytest.raises(ConfigError, match="bubblewrap, landlock"):
+        available("docker")
+
+
+def test_pools_are_shared_by_their_preloads():
+    assert shared(["math"]) is shared(["math"])
+    assert shared(["math"]) is not shared(["json"])
