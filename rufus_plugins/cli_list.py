@@ -7,9 +7,9 @@ import json
 import sys
 from typing import Any
 
-from .fields import type_name
+from .fields import REQUIRED, type_name
 from .hookspecs import KINDS
-from .plugins import REQUIRED, Part, registry
+from .plugins import Part, registry
 
 
 def add_parser(subparsers: Any) -> None:

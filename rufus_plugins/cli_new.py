@@ -10,7 +10,8 @@ from typing import Any
 
 from . import new_project
 from .errors import ConfigError
-from .plugins import registry, shape_problem
+from .plugins import registry
+from .shapes import shape_problem
 
 
 def add_parser(subparsers: Any) -> None:

@@ -1,5 +1,5 @@
-"""Config values to the fields of a part: says which value does not fit which field, and turns what YAML cannot
-write (tuples, sets, paths, enums) into what the field declares. A type it does not know is left to the part."""
+"""The config fields of a part, and config values to them: says which value does not fit which field, and turns what
+YAML cannot write (tuples, sets, paths, enums) into what the field declares. A type it does not know is the part's."""
 
 from __future__ import annotations
 
@@ -15,6 +15,51 @@ from typing import Any
 
 class Unfit(ValueError):
     """The value does not fit; `str()` says what would."""
+
+
+class _Required:
+    def __repr__(self) -> str:
+        return "<required>"
+
+
+REQUIRED = _Required()
+
+
+def config_fields(factory: Any) -> dict[str, Any]:
+    """Field name -> default of a factory: its dataclass fields, else its keyword parameters."""
+    if dataclasses.is_dataclass(factory):
+        fields = {}
+        for f in dataclasses.fields(factory):
+            if not f.init or f.name.startswith("_"):
+                continue
+            if f.default is not dataclasses.MISSING:
+                fields[f.name] = f.default
+            elif f.default_factory is not dataclasses.MISSING:
+                fields[f.name] = f.default_factory()
+            else:
+                fields[f.name] = REQUIRED
+        return fields
+    if not callable(factory) or (inspect.isclass(factory) and factory.__init__ is object.__init__):
+        return {}
+    try:
+        signature = inspect.signature(factory)
+    except (TypeError, ValueError):
+        return {}
+    return {
+        p.name: REQUIRED if p.default is p.empty else p.default
+        for p in signature.parameters.values()
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    }
+
+
+def takes_any(factory: Any) -> bool:
+    """Whether any keyword is a field (`**kwargs`)."""
+    if dataclasses.is_dataclass(factory):
+        return False
+    try:
+        return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(factory).parameters.values())
+    except (TypeError, ValueError):
+        return False
 
 
 def fitted(factory: Callable[..., Any], config: Mapping[str, Any]) -> dict[str, Any]:

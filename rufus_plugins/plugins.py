@@ -21,8 +21,9 @@ import pluggy
 
 from . import hookspecs
 from .errors import ConfigError, PluginError
-from .fields import Unfit, fitted
+from .fields import REQUIRED, Unfit, config_fields, fitted, takes_any
 from .hookspecs import KINDS
+from .shapes import shape_problem
 
 GROUP = "rufus"
 
@@ -78,14 +79,6 @@ class Failure:
         return text + ("\n" + _indent(self.trace) if self.trace else "")
 
 
-class _Required:
-    def __repr__(self) -> str:
-        return "<required>"
-
-
-REQUIRED = _Required()
-
-
 @dataclass
 class Registry:
     """All parts of all plugins, by kind and name."""
@@ -124,7 +117,7 @@ class Registry:
         config = dict(config or {})
         fields = part.config_fields
         unknown = [key for key in config if key not in fields]
-        if unknown and not _takes_any(part.factory):
+        if unknown and not takes_any(part.factory):
             close = difflib.get_close_matches(unknown[0], list(fields), n=1)
             hint = f" Did you mean {close[0]!r}?" if close else ""
             raise ConfigError(
@@ -279,102 +272,6 @@ def _checked(plugin: str, kind: str, function: Any, given: Any, found: Registry)
         else:
             parts.append(Part(kind, name, plugin, factory))
     return parts
-
-
-def shape_problem(kind: str, name: Any, factory: Any) -> tuple[str, str] | None:
-    """Why `factory` cannot be a part of this kind, and the mend; None if it can."""
-    if not isinstance(name, str) or not name.isidentifier():
-        return f"the name {name!r} is no identifier", "use letters, digits and underscores: it is a config name"
-    if kind == "reward" and name == "reward":
-        return "the name is that of verl's own option in the group `reward`", "give the reward another name"
-    if kind == "stage":
-        from .types import Stage
-
-        if isinstance(factory, Stage) or callable(factory):
-            return None
-        return f"is a {type(factory).__name__}", "return a Stage, or a function that returns one"
-    if not callable(factory):
-        return f"is a {type(factory).__name__}, which cannot be called", "return the class (or a function), not a value"
-    if inspect.isclass(factory):
-        wanted = _METHODS.get(kind, ())
-        for method, is_async in wanted:
-            own = getattr(factory, method, None)
-            if own is None or (method == "__call__" and "__call__" not in _own_names(factory)):
-                return (
-                    f"class {factory.__name__} has no {'async ' * is_async}method {method}",
-                    "add it: see rufus_plugins/protocols.py",
-                )
-            if is_async and not inspect.iscoroutinefunction(own):
-                return f"{factory.__name__}.{method} is not async", f"write `async def {method}(...)`"
-        if kind == "reward" and not dataclasses.is_dataclass(factory) and _annotated(factory):
-            return (
-                f"class {factory.__name__} declares fields but is no dataclass, so they would not be its config",
-                "decorate it with @dataclasses.dataclass",
-            )
-        if "name" in config_fields(factory):
-            return f"class {factory.__name__} has a field called name", "rename it: `name` is the part itself"
-    elif kind == "reward" and inspect.iscoroutinefunction(factory):
-        return (
-            f"{name!r} is an async function, not a factory",
-            "write a class with `async def __call__(self, trajectory)` and return the class",
-        )
-    return None
-
-
-_METHODS: dict[str, tuple[tuple[str, bool], ...]] = {
-    "reward": (("__call__", True),),
-    "judge": (("__call__", True),),
-    "environment": (("start", True), ("step", True), ("finish", True), ("close", True)),
-    "sandbox": (("exec", True), ("read_file", True), ("write_file", True), ("close", True)),
-    "data_filter": (("__call__", False),),
-}
-
-
-def config_fields(factory: Any) -> dict[str, Any]:
-    """Field name -> default of a factory: its dataclass fields, else its keyword parameters."""
-    if dataclasses.is_dataclass(factory):
-        fields = {}
-        for f in dataclasses.fields(factory):
-            if not f.init or f.name.startswith("_"):
-                continue
-            if f.default is not dataclasses.MISSING:
-                fields[f.name] = f.default
-            elif f.default_factory is not dataclasses.MISSING:
-                fields[f.name] = f.default_factory()
-            else:
-                fields[f.name] = REQUIRED
-        return fields
-    if not callable(factory) or (inspect.isclass(factory) and factory.__init__ is object.__init__):
-        return {}
-    try:
-        signature = inspect.signature(factory)
-    except (TypeError, ValueError):
-        return {}
-    return {
-        p.name: REQUIRED if p.default is p.empty else p.default
-        for p in signature.parameters.values()
-        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-    }
-
-
-def _takes_any(factory: Any) -> bool:
-    if dataclasses.is_dataclass(factory):
-        return False
-    try:
-        return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(factory).parameters.values())
-    except (TypeError, ValueError):
-        return False
-
-
-def _annotated(cls: type) -> bool:
-    return any(
-        not str(kind).startswith(("ClassVar", "typing.ClassVar"))
-        for kind in vars(cls).get("__annotations__", {}).values()
-    )
-
-
-def _own_names(cls: type) -> set[str]:
-    return {name for base in cls.__mro__[:-1] for name in vars(base)}
 
 
 def _file_of(thing: Any) -> str:

@@ -16,7 +16,8 @@ from typing import Any
 
 from .errors import DataError, InfrastructureError
 from .hookspecs import KINDS
-from .plugins import Part, Registry, load, shape_problem
+from .plugins import Part, Registry, load
+from .shapes import shape_problem
 from .types import Message, Score, StepResult, Task, Termination, Trajectory
 
 ODD_RESPONSES = (

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rufus_plugins.plugins import REQUIRED, Part, Registry, registry
+from rufus_plugins.fields import REQUIRED
+from rufus_plugins.plugins import Part, Registry, registry
 from rufus_plugins.types import Stage
 
 GROUPS = ("reward", "environment", "stage")
