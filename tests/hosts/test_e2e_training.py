@@ -91,14 +91,15 @@ class Run:
             except ProcessLookupError:
                 pass
 
-    def processes(self) -> list[int]:
-        """Everything that this run started and that still lives, wherever it was re-parented."""
+    def processes(self, name: str = "") -> list[int]:
+        """Everything of this name that this run started and that still lives, wherever it was re-parented."""
         found = []
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
                 continue
             try:
                 marked = f"RUFUS_TEST_RUN={self.mark}".encode() in (entry / "environ").read_bytes()
+                marked = marked and name.encode() in (entry / "cmdline").read_bytes()
                 dead = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
             except (FileNotFoundError, PermissionError, ProcessLookupError):
                 continue
@@ -232,12 +233,17 @@ def test_nothing_is_left_running_after_the_run(trained):
     assert not trained.processes()
 
 
-def test_a_run_resumes_and_ctrl_c_leaves_no_process_behind(trained, folder):
+def test_a_run_resumes_survives_its_reward_worker_and_leaves_nothing_behind_on_ctrl_c(trained, folder):
     run = Run(folder, *overrides(folder, "trainer.total_training_steps=1000", "trainer.val_before_train=False")).start()
     try:
         run.wait_for_step(3)
         assert min(run.steps()) == 3, "it goes on after the checkpoint of step 2"
         assert run.steps()[3]["training/rollout_probs_diff_max"] < 1e-6, "restored weights reached the rollout"
+        for pid in run.processes("RewardLoopWorker"):
+            os.kill(pid, signal.SIGKILL)  # mid-step: the samples are scored again by a new worker
+        last = max(run.steps())
+        run.wait_for_step(last + 3)
+        assert run.processes("RewardLoopWorker")
         os.killpg(run.process.pid, signal.SIGINT)  # as a terminal does
         assert run.process.wait(timeout=60) != 0
         deadline = time.monotonic() + 30

@@ -27,6 +27,8 @@ HOOKS = (
     ("verl.workers.engine.fsdp.transformer_impl", "cpu_engine:register"),
     ("verl.workers.rollout.replica", "transformers_rollout:register_replica"),
     ("verl.workers.rollout.base", "transformers_rollout:register_adapter"),
+    ("verl.experimental.reward_loop.reward_loop", "reward_workers:restart_workers"),
+    ("verl.experimental.agent_loop.agent_loop", "reward_workers:type_lost_scores"),
     ("verl.trainer.ppo.core_algos", "algorithms:register"),
     ("verl.trainer.ppo.v1", "trainer:register"),
     ("verl.trainer.ppo.v1.utils", "advantages:hand_over_rollouts"),
