@@ -157,7 +157,13 @@ def _calls_the_program(node: ast.expr, own: set[str]) -> bool:
     function = node.func
     while isinstance(function, ast.Attribute | ast.Call | ast.Subscript):
         function = function.func if isinstance(function, ast.Call) else function.value
-    return isinstance(function, ast.Name) and not hasattr(builtins, function.id) and function.id not in own
+    if not isinstance(function, ast.Name) or hasattr(builtins, function.id):
+        return False
+    return function.id not in own and function.id not in JUDGING
+
+
+JUDGING = {"isclose", "approx", "allclose", "array_equal", "math", "np", "numpy", "operator", "re", "pytest"}
+"""Tests use these without importing them, where the solution does."""
 
 
 def _compares_nothing(node: ast.expr, own: set[str]) -> bool:

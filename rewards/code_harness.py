@@ -18,7 +18,7 @@ import sys
 import types
 from typing import Any
 
-from rufus_plugins.rewards.code_asserts import REPORT
+from rufus_plugins.rewards.code_asserts import JUDGING, REPORT
 from rufus_plugins.rollouts.sandboxes.plain import NotPlain, decode, encode
 from rufus_plugins.rollouts.sandboxes.programs import answer, end, exit_code_of, run_source
 
@@ -318,7 +318,7 @@ def judge(body: bytes) -> int:
     namespace: dict[str, Any] = {"__name__": "test"}
     try:
         for name, value in side.ask("names").items():
-            if name not in _PYTHON_NAMES and name not in _MODULES and name != "isclose":
+            if name not in _PYTHON_NAMES and name not in _MODULES and name not in JUDGING:
                 namespace[name] = value
         code = compile(request["test"], "test.py", "exec", dont_inherit=True)
         exec(code, namespace)
