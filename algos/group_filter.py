@@ -7,6 +7,7 @@ of the rollouts that are part of the group: faulted rollouts do not count, the s
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -63,10 +64,11 @@ class GroupFilter:
     """Steps that a surplus good group may wait; 0 throws surplus away. Ours."""
     max_rounds: int = 8
     """Generation rounds a step may take, the first one included; ours."""
-    max_wait_s: float = 3600.0
+    max_wait_s: float = 14400.0
     """Wall time a step may wait for rollouts before it goes on with what it has; ours."""
-    lost_after_s: float = 1800.0
-    """Without any rollout ending for this long, the ones in flight count as lost; ours."""
+    lost_after_s: float = 7200.0
+    """Without any rollout ending for this long, the ones in flight count as lost; ours. The prompts of a rollout
+    worker that died are lost at once."""
     on_short: str = "continue"
     """`continue`: train on fewer groups and say so; `stop`: end the run."""
     min_groups: int = 1
@@ -149,10 +151,13 @@ def compare_mean(values: Sequence[float], edge: float) -> int:
     """
     distance: Any = math.fsum(values) / len(values) - edge
     if abs(distance) <= 1e-5 * max(1.0, abs(edge), max(abs(v) for v in values)):
-        distance = sum(map(_decimal, values)) - _decimal(edge) * len(values)
+        whole = all(float(v).is_integer() for v in values)  # rewards of 0 and 1 need no fractions to be exact
+        total = int(math.fsum(values)) if whole else sum(map(_decimal, values))
+        distance = total - _decimal(edge) * len(values)
     return (distance > 0) - (distance < 0)
 
 
+@functools.lru_cache(maxsize=4096)
 def _decimal(value: float) -> Fraction:
     """The shortest decimal that is `value` in float32, as a fraction; its own decimal if float32 cannot hold it."""
     short = np.float32(value)
