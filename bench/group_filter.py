@@ -16,7 +16,7 @@ import json
 import sys
 import time
 
-STEP_S, LOOKS, ROLLOUTS = 60.0, 30, 8
+STEP_S, EVERY_S, ROLLOUTS, WARM = 60.0, 2.0, 8, 30
 TOKENS = 512
 """Response tokens of each rollout. Real ones are a hundred times longer, which only verl's sampler would notice."""
 BAR = 0.01
@@ -116,13 +116,13 @@ def verls():
     return sampler, look
 
 
-def run(tq, build, groups: int) -> tuple[float, float, int]:
+def run(tq, build, groups: int, looks: int) -> tuple[float, float, int]:
     """(own seconds, listing seconds, groups kept) over the looks of a step."""
     sampler, look = build()
-    write(tq, range(groups, groups + LOOKS))
+    write(tq, range(groups, groups + WARM))
     look()  # warms up
     sampler.listing_s = 0.0
-    edges = [groups * i // LOOKS for i in range(LOOKS + 1)]
+    edges = [groups * i // looks for i in range(looks + 1)]
     spent, kept = 0.0, 0
     for first, last in zip(edges, edges[1:], strict=False):
         write(tq, range(first, last))
@@ -132,7 +132,7 @@ def run(tq, build, groups: int) -> tuple[float, float, int]:
     left = list((tq.kv_list("train") or {}).get("train", {}))
     if left:
         tq.kv_clear(keys=left, partition_id="train")
-    return spent - sampler.listing_s, sampler.listing_s, kept - LOOKS // 3
+    return spent - sampler.listing_s, sampler.listing_s, kept - WARM // 3
 
 
 def main() -> int:
@@ -143,7 +143,7 @@ def main() -> int:
     tq = start_queue()
     found = {}
     for name, build in (("ours", ours), ("verl", verls)):
-        own, listing, kept = found[name] = run(tq, build, groups)
+        own, listing, kept = found[name] = run(tq, build, groups, round(step_s / EVERY_S))
         print(f"{name:>5}: own {own:.3f} s, listing {listing:.3f} s, {kept} of {groups} groups kept", flush=True)
     share = found["ours"][0] / step_s
     same = found["ours"][2] == found["verl"][2]
