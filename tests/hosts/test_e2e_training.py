@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import uuid
+import zlib
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ import pytest
 pytestmark = pytest.mark.e2e
 
 PLUGIN = '''
-"""Rewards the share of one letter; every answer with an even number of characters meets a judge that is down."""
+"""Rewards the share of one letter; about every fourth answer meets a judge that is down."""
+import zlib
 from dataclasses import dataclass
 
 from rufus_plugins import InfrastructureError, Score, Termination, hookimpl
@@ -32,7 +34,7 @@ class Letters:
 
     async def __call__(self, trajectory):
         text = trajectory.response
-        if len(text) % 4 == 0:
+        if zlib.crc32(text.encode()) % 4 == 0:
             raise InfrastructureError("the judge is down", Termination.JUDGE_FAILED)
         return Score(text.count(self.letter) / max(len(text), 1), {"length": len(text)})
 
@@ -151,7 +153,7 @@ def folder(tmp_path_factory):
         for b in range(8)
     ]
     pandas.DataFrame(rows).to_parquet(folder / "train.parquet")
-    pandas.DataFrame(rows[:4]).to_parquet(folder / "val.parquet")
+    pandas.DataFrame(rows[:16]).to_parquet(folder / "val.parquet")
     return folder
 
 
@@ -204,7 +206,7 @@ def test_faulted_samples_are_counted_and_stay_out_of_the_reward(trained, folder)
     total = 0
     for step, metrics in trained.steps().items():
         rows = [json.loads(line) for line in (folder / "rollouts" / f"{step}.jsonl").read_text().splitlines()]
-        sound = [row["score"] for row in rows if len(row["output"]) % 4]
+        sound = [row["score"] for row in rows if zlib.crc32(row["output"].encode()) % 4]
         faulted = len(rows) - len(sound)
         total += faulted
         assert metrics["rufus/faults"] == faulted
