@@ -22,6 +22,10 @@ SCRATCH_BYTES = 64 << 20
 """Size of the work directory. Ours."""
 STACK_BYTES = 256 << 20
 """Main-thread stack: recursion through C (lru_cache, sort keys) needs it, as on judges. Ours."""
+_SCRATCH = "/scratch"
+"""The work directory under bubblewrap; /tmp leads there unless the interpreter or a package lives below /tmp."""
+mount_proc = True
+"""Set to False by the self-test where a container forbids it: no /dev/stdin by name, no child processes then."""
 _FIRST_UID, _UIDS = 61184, 4336
 """systemd's range for users that exist only while a service runs."""
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/etc/ld.so.cache", "/etc/alternatives")
@@ -130,7 +134,7 @@ def start(backend: str, index: int, preload: Sequence[str], extra_paths: Sequenc
     environment = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     work = None
     if backend == "bubblewrap":
-        config["work"] = "/tmp"
+        config["work"] = _SCRATCH
         wrap = _bubblewrap(shown, environment, root)
     else:
         import tempfile
@@ -177,7 +181,7 @@ def _bubblewrap(shown: Sequence[str], environment: dict[str, str], root: bool) -
     else:
         args += ["--unshare-user"]
     args += ["--clearenv", "--hostname", "jail", "--dir", "/dev", "--dir", "/etc"]
-    for name, value in (environment | {"HOME": "/tmp", "TMPDIR": "/tmp"}).items():
+    for name, value in (environment | {"HOME": _SCRATCH, "TMPDIR": _SCRATCH}).items():
         args += ["--setenv", name, value]
     for path in _SYSTEM:
         if os.path.islink(path):
@@ -193,6 +197,10 @@ def _bubblewrap(shown: Sequence[str], environment: dict[str, str], root: bool) -
         args += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
     for name, target in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
         args += ["--symlink", f"/proc/self/fd/{target}", f"/dev/{name}"]
-    args += ["--symlink", "/proc/self/fd", "/dev/fd", "--symlink", "/tmp", "/dev/shm"]
-    args += ["--proc", "/proc", "--perms", "1777", "--size", str(SCRATCH_BYTES), "--tmpfs", "/tmp"]
-    return [*args, "--chdir", "/tmp", "--remount-ro", "/"]
+    args += ["--symlink", "/proc/self/fd", "/dev/fd", "--symlink", _SCRATCH, "/dev/shm"]
+    if not any(path.startswith("/tmp/") for path in shown):
+        args += ["--symlink", _SCRATCH, "/tmp"]
+    if mount_proc:
+        args += ["--proc", "/proc"]
+    args += ["--perms", "1777", "--size", str(SCRATCH_BYTES), "--tmpfs", _SCRATCH]
+    return [*args, "--chdir", _SCRATCH, "--remount-ro", "/"]

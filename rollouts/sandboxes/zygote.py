@@ -464,7 +464,11 @@ async def _probe(backend: str) -> tuple[str | None, str]:
     if backend != "auto":
         if backend not in launch.BACKENDS:
             raise SandboxUnavailable(f"no sandbox backend {backend!r}; there are auto, {', '.join(launch.BACKENDS)}")
-        _backends[backend] = await _try(backend)
+        found, why = await _try(backend)
+        if not found and backend == "bubblewrap" and "mount proc" in why:  # forbidden in many containers
+            launch.mount_proc = False
+            found, why = await _try(backend)
+        _backends[backend] = found, why
         return _backends[backend]
     reasons = []
     for name in launch.BACKENDS:

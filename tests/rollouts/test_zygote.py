@@ -180,7 +180,8 @@ def test_two_programs_share_nothing(zygotes):
     sys.modules['math'] = None
     os.makedirs('a/b', exist_ok=True)
     open('a/b/left', 'w').write('x')
-    os.chmod('a/b', 0) if os.environ.get('HOME') == '/tmp' else None
+    try: os.chmod('a/b', 0)
+    except OSError: pass
     """
     look = "import json, math, os\nprint(json.loads('[1]'), os.listdir('.'), math.pi > 3)"
     for _ in range(4):

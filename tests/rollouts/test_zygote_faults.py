@@ -365,3 +365,14 @@ def test_a_wrong_backend_says_what_exists():
 def test_pools_are_shared_by_their_preloads():
     assert shared(["math"]) is shared(["math"])
     assert shared(["math"]) is not shared(["json"])
+
+
+def test_without_proc_the_jail_still_holds_and_allows_no_children(monkeypatch):
+    if not available("bubblewrap")[0]:
+        pytest.skip("no bubblewrap here")
+    monkeypatch.setattr(launch, "mount_proc", False)
+    pool = Zygotes(backend="bubblewrap", workers=1)
+    source = "import os\nprint(os.path.exists('/proc/self'))\ntry: os.fork()\nexcept OSError: print('no child')"
+    outcome = asyncio.run(pool.run(source))
+    pool.close()
+    assert outcome.stdout == b"False\nno child\n", outcome
