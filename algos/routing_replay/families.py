@@ -131,9 +131,9 @@ def _factory(name: str, router: TopKRouter) -> Callable[[], TopKRouter]:
     return adapter
 
 
-def find_routers(model: nn.Module) -> list[RouterSite]:
+def find_routers(model: nn.Module, adapter: Any = None) -> list[RouterSite]:
     """The routers of `model`, by its config's `model_type`. Raises `ConfigError` where there is no adapter."""
-    adapter = adapter_of(model.config)
+    adapter = adapter or adapter_of(model.config)
     sites = adapter.find(model)
     if not sites:
         raise ConfigError(

@@ -207,17 +207,18 @@ def installed(model: nn.Module) -> Routers | None:
     return None
 
 
-def install(model: nn.Module) -> Routers:
+def install(model: nn.Module, adapter: Any = None) -> Routers:
     """Puts a `RouterSite` in front of every router of `model`. Idempotent. Call it before FSDP wraps the model.
 
-    Raises `ConfigError` for a family that has no adapter, or one that cannot be replayed.
+    `adapter`: None takes the one registered for the model's family. Raises `ConfigError` for a family that has no
+    adapter, or one that cannot be replayed.
     """
     found = installed(model)
     if found is not None:
         return found
     from rufus_plugins.algos.routing_replay.families import find_routers
 
-    sites = find_routers(model)
+    sites = find_routers(model, adapter)
     if len({(site.num_experts, site.top_k) for site in sites}) > 1:
         shapes = sorted({(site.num_experts, site.top_k) for site in sites})
         raise ConfigError(f"routing replay needs one (experts, top_k) for all MoE layers, this model has {shapes}")

@@ -82,7 +82,7 @@ def replaying(stock: type) -> type:
         def forward_step(self, micro_batch: Any, loss_function: Any, forward_only: bool) -> Any:
             if self._replay_mode == "disabled" or self._reference_pass:
                 return super().forward_step(micro_batch, loss_function, forward_only)
-            self._records = self._replay_mode == "R2" and forward_only
+            self._records, self._trains = self._replay_mode == "R2" and forward_only, not forward_only
             with ExitStack() as self._open:
                 try:
                     return super().forward_step(micro_batch, loss_function, forward_only)
@@ -99,7 +99,8 @@ def replaying(stock: type) -> type:
                     self._recorder = self._open.enter_context(record(self.module))
                 else:
                     routes, present = self._rows_of(micro_batch, output_args, model_inputs["input_ids"].shape)
-                    self._bytes += micro_batch["routed_experts"].values().nbytes
+                    if self._trains:
+                        self._bytes += micro_batch["routed_experts"].values().nbytes
                     self._replayed = self._open.enter_context(replay(self.module, routes, present))
             return model_inputs, output_args
 
