@@ -12,6 +12,9 @@ import functools
 from types import ModuleType
 from typing import Any
 
+FLAG = "rufus_count_trained_sequences"
+"""In a batch's `extra_info`, hence among the engine's non-tensor data."""
+
 
 def count_trained_sequences(module: ModuleType) -> None:
     """Mends verl 0.9.1, workers/engine/base.py:113 `BaseEngine.train_batch`."""
@@ -20,9 +23,18 @@ def count_trained_sequences(module: ModuleType) -> None:
 
     @functools.wraps(original)
     def train_batch(self: Any, data: Any, loss_function: Any) -> Any:
-        return original(self, data, with_trained_sequences(self, data, loss_function))
+        if asked_for(data):
+            loss_function = with_trained_sequences(self, data, loss_function)
+        return original(self, data, loss_function)
 
     engine.train_batch = train_batch
+
+
+def asked_for(data: Any) -> bool:
+    """Whether our trainer sent this batch: what stock trainers send is left to verl."""
+    from verl.utils import tensordict_utils as tu
+
+    return bool(tu.get_non_tensor_data(data=data, key=FLAG, default=False))
 
 
 def with_trained_sequences(engine: Any, data: Any, loss_function: Any) -> Any:

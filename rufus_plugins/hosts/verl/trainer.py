@@ -21,6 +21,7 @@ from verl.trainer.ppo.v1 import (
 from . import faults, mismatch
 from .algorithm_steps import AlgorithmSteps
 from .preflight import PREFIX
+from .sequence_count import FLAG
 
 
 class RufusTrainer:
@@ -45,6 +46,14 @@ class RufusTrainer:
     def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
         with mismatch.measured():
             return super()._compute_old_log_prob(batch, metrics)
+
+    def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        batch.extra_info[FLAG] = True
+        return super()._update_actor(batch, metrics)
+
+    def _update_critic(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        batch.extra_info[FLAG] = True
+        return super()._update_critic(batch, metrics)
 
     def _build_replay_buffer(self) -> Any:
         buffer = super()._build_replay_buffer()
