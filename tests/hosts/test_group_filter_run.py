@@ -116,7 +116,8 @@ def test_a_run_trains_on_the_band_and_keeps_the_curriculum(folder):
 
     rule = ("rufus.group_filter={low:0.0,high:0.8,oversample:1.5}", "rufus.mask_terminations=[]")
     penalty = ("rufus.length_penalty={kind:shortest_correct}",)
-    with Run(folder, "band", "coin", *rule, *penalty, "trainer.total_training_steps=3") as run:
+    budgets = ("rufus.response_budgets={budgets:[12,16],threshold:0.1,patience:1,move_on:true}",)
+    with Run(folder, "band", "coin", *rule, *penalty, *budgets, "trainer.total_training_steps=3") as run:
         assert run.finish() == 0, run.text()[-5000:]
     steps = run.steps()
     assert len(steps) == 3
@@ -127,6 +128,10 @@ def test_a_run_trains_on_the_band_and_keeps_the_curriculum(folder):
         assert step["rufus/groups/without_signal"] == 0
         assert step["rufus/length_penalty/taken/mean"] >= 0
         assert abs(step["critic/advantages/mean"]) < 0.2
+        assert step["rufus/group_filter/truncated/mean"] > 0.1  # an untrained model does not end its answers
+    assert [step["rufus/response_budget/max"] for step in steps] == [12, 16, 16]
+    assert steps[0]["response_length/max"] == 12 and steps[2]["response_length/max"] == 16
+    assert "from the next step on the budget is 16" in run.text()
     entries = read(run.output / FILE)
     judged = sum(s["rufus/group_filter/total/generated"] for s in steps)
     assert {e.step for e in entries} == {1, 2, 3} and len(entries) <= judged

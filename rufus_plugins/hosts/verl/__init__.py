@@ -33,6 +33,7 @@ HOOKS = (
     ("verl.trainer.ppo.v1", "trainer:register"),
     ("verl.trainer.ppo.v1.utils", "advantages:hand_over_rollouts"),
     ("verl.trainer.ppo.v1.agent_loop_tq", "score_tags:tag_scores"),
+    ("verl.trainer.ppo.v1.agent_loop_tq", "response_budget:limit_responses"),
     ("verl.workers.engine.base", "sequence_count:count_trained_sequences"),
 )
 

@@ -22,7 +22,8 @@ from rufus_plugins.errors import ConfigError
 from rufus_plugins.types import Termination
 
 from . import advantages, faults
-from .group_values import ending_of
+from .group_values import ending, last_scores
+from .response_budget import FIELD
 from .rollout_watch import RolloutWatch
 
 SAMPLER = ("pkg://rufus_plugins.hosts.verl.group_filter_sampler", "GroupFilterSampler")
@@ -87,7 +88,7 @@ class AlgorithmSteps:
         if self._budget is not None:
             from verl.utils import tensordict_utils as tu
 
-            tu.assign_non_tensor_data(batch, "response_budget", self._budget.current)
+            tu.assign_non_tensor_data(batch, FIELD, self._budget.current)
         return batch
 
     def _submit_batch_to_rollout(self, batch: Any) -> int:
@@ -114,18 +115,17 @@ class AlgorithmSteps:
         """Masks the endings of `rufus.mask_terminations`, counts endings, and notes who is part of a group."""
         batch = super().prepare_samples(batch, metrics)
         endings = self._endings(batch)
-        fault = {key: faults.is_fault(ending) for key, ending in endings.items()}
-        masked = [key for key, ending in endings.items() if ending in self._masked]
+        fault = {key: faults.is_fault(end) for key, end in endings.items()}
+        masked = [key for key, end in endings.items() if end in self._masked]
         mask_rows(batch.partition_id, masked)
         outside = {key: fault[key] or endings[key] in self._masked for key in batch.keys}
         self._facts = advantages.StepFacts(outside, fault, self._penalty, self._cap())
 
-        by_rollout = {key.rsplit("_", 1)[0]: ending for key, ending in endings.items() if ending is not None}
-        rollouts = list(by_rollout.values())
-        for ending in Termination:
-            count = rollouts.count(ending)
-            if count or ending in TRUNCATED:
-                metrics[f"rufus/endings/{ending}/total"] = float(count)
+        rollouts = list({key.rsplit("_", 1)[0]: end for key, end in endings.items() if end is not None}.values())
+        for end in Termination:
+            count = rollouts.count(end)
+            if count or end in TRUNCATED:
+                metrics[f"rufus/endings/{end}/total"] = float(count)
         metrics["rufus/truncation/mean"] = truncation_rate(rollouts)
         metrics["rufus/masked_rollouts/total"] = float(len({key.rsplit("_", 1)[0] for key in masked}))
         self._watch_budget(metrics)
@@ -133,16 +133,8 @@ class AlgorithmSteps:
 
     def _endings(self, batch: Any) -> dict[str, Termination | None]:
         """Row key -> how its rollout ended."""
-        data = tq_fields(batch, ["extra_fields"])
-        cap = self._cap()
-        last: dict[str, tuple[int, Termination | None]] = {}
-        for key, tag, extra in zip(batch.keys, batch.tags, list(data["extra_fields"]), strict=True):
-            rollout, _, segment = key.rpartition("_")
-            if rollout not in last or last[rollout][0] < int(segment):
-                said = faults.termination_of(getattr(extra, "data", extra))
-                ending = ending_of(said, tag.get("response_len", 0), cap)
-                last[rollout] = (int(segment), ending)
-        return {key: last[key.rpartition("_")[0]][1] for key in batch.keys}
+        scores = last_scores(dict(zip(batch.keys, batch.tags, strict=True)), batch.partition_id, self._cap())
+        return {key: ending(scores[key.rpartition("_")[0]]) for key in batch.keys}
 
     def _cap(self) -> int:
         return self._budget.current if self._budget is not None else self.config.data.max_response_length
@@ -177,12 +169,6 @@ class AlgorithmSteps:
         file = self._run_folder / BUDGET_FILE
         if self._budget is not None and self.config.trainer.resume_mode != "disable" and file.exists():
             self._budget.resume(json.loads(file.read_text(encoding="utf-8")))
-
-
-def tq_fields(batch: Any, fields: list[str]) -> Any:
-    import transfer_queue as tq
-
-    return tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
 
 
 def mask_rows(partition_id: str, keys: list[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,24 @@ from . import faults
 from .score_tags import TAG, score_tag
 
 
-def ending_of(said: Termination | None, response_tokens: int, cap: int | None) -> Termination | None:
-    """How a rollout ended. Where its reward did not say, a last segment as long as the cap was truncated."""
-    if said is None and cap is not None and response_tokens >= cap:
-        return Termination.RESPONSE_LENGTH
-    return said
+def last_scores(tags: Mapping[str, Mapping[str, Any]], partition_id: str, cap: int | None) -> dict[str, dict[str, Any]]:
+    """`{uid}_{rollout}` -> what its last segment's tag says (`score_tags.TAG`), from tags by row key.
+
+    Rows without the tag (restored from a checkpoint of plain verl) are fetched; `cap` is their response budget.
+    """
+    last: dict[str, tuple[int, str]] = {}
+    for key in tags:
+        rollout, _, segment = key.rpartition("_")
+        if rollout not in last or last[rollout][0] < int(segment):
+            last[rollout] = (int(segment), key)
+    told = {key: tags[key].get(TAG) for _, key in last.values()}
+    missing = {key: tags[key].get("response_len", 0) for key, score in told.items() if score is None}
+    told.update(_fetched(missing, partition_id, cap))
+    return {rollout: told[key] for rollout, (_, key) in last.items()}
+
+
+def ending(score: Mapping[str, Any]) -> Termination | None:
+    return Termination(score["ending"]) if score["ending"] else None
 
 
 def rollout_values(
@@ -34,20 +47,11 @@ def rollout_values(
             never are.
         cap: response budget in tokens.
     """
-    last: dict[str, tuple[int, str]] = {}
-    for key in tags:
-        rollout, _, segment = key.rpartition("_")
-        if rollout not in last or last[rollout][0] < int(segment):
-            last[rollout] = (int(segment), key)
-    told = {key: tags[key].get(TAG) for _, key in last.values()}
-    told.update(_fetched(key for key, score in told.items() if score is None))
     found: dict[str, float] = {}
     endings: dict[str, Termination | None] = {}
-    for rollout, (_, key) in last.items():
-        score = told[key]
-        said = Termination(score["ending"]) if score["ending"] else None
-        ending = endings[rollout] = ending_of(said, tags[key].get("response_len", 0), cap)
-        if faults.is_fault(ending) or ending in masked:
+    for rollout, score in last_scores(tags, "train", cap).items():
+        said = endings[rollout] = ending(score)
+        if faults.is_fault(said) or said in masked:
             continue
         value = score["reward"] if metric == "reward" else _metric(score["metrics"], metric)
         if math.isfinite(value):
@@ -64,17 +68,17 @@ def _metric(metrics: Mapping[str, float], name: str) -> float:
     )
 
 
-def _fetched(keys: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """The same for rows without the tag (restored from a checkpoint of plain verl, or written by another worker)."""
+def _fetched(lengths: Mapping[str, int], partition_id: str, cap: int | None) -> dict[str, dict[str, Any]]:
+    """Row key -> what its tag would say; `lengths` are the rows' response tokens."""
     import transfer_queue as tq
 
-    keys = list(keys)
-    if not keys:
+    if not lengths:
         return {}
-    data = tq.kv_batch_get(keys=keys, partition_id="train", select_fields=["rm_scores", "extra_fields"])
+    keys = list(lengths)
+    data = tq.kv_batch_get(keys=keys, partition_id=partition_id, select_fields=["rm_scores", "extra_fields"])
     rewards, extras = _row_sums(data["rm_scores"]), list(data["extra_fields"])
     return {
-        key: score_tag(reward, getattr(extra, "data", extra))
+        key: score_tag(reward, getattr(extra, "data", extra), lengths[key], cap)
         for key, reward, extra in zip(keys, rewards, extras, strict=True)
     }
 

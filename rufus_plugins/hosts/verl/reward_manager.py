@@ -86,16 +86,17 @@ class RufusRewardManager(RewardManagerBase):
             artifacts=told.get("artifacts") or {},
             termination=Termination(told["termination"])
             if told.get("termination")
-            else self._ending(segments[-1], extra),
+            else self._ending(segments[-1], extra, fields.get("response_budget")),
             turns=int(told.get("turns") or 1),
             metrics=told.get("metrics") or {},
         )
 
-    def _ending(self, segment: ContextSegment, extra: Mapping[str, Any]) -> Termination:
+    def _ending(self, segment: ContextSegment, extra: Mapping[str, Any], budget: Any = None) -> Termination:
         """Of a single turn: whether the model ended it. vLLM and SGLang do not say, so the length decides there."""
         reason = extra.get("finish_reason")
         if reason is None:
-            reason = "length" if len(segment.response_ids) >= self.config.data.max_response_length else "stop"
+            cap = self.config.data.max_response_length if budget is None else int(budget)
+            reason = "length" if len(segment.response_ids) >= cap else "stop"
         return Termination.RESPONSE_LENGTH if reason == "length" else Termination.ANSWERED
 
 

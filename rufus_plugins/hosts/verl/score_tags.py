@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from rufus_plugins.types import Termination
+
 TAG = "rufus_score"
 """Tag of a rollout's last segment: `{"reward": float, "ending": str | None, "metrics": {name: float}}`."""
 
@@ -30,17 +32,23 @@ def tag_scores(module: ModuleType) -> None:
             import transfer_queue as tq
 
             key = f"{kwargs['uid']}_{kwargs['session_id']}_{len(outputs) - 1}"
-            tag = score_tag(outputs[-1].reward_score, outputs[-1].extra_fields)
+            cap = kwargs.get("response_budget") or self.config.data.max_response_length
+            tag = score_tag(outputs[-1].reward_score, outputs[-1].extra_fields, len(outputs[-1].response_ids), cap)
             await tq.async_kv_batch_put(keys=[key], partition_id="train", tags=[{TAG: tag}])
 
     worker._agent_loop_postprocess = postprocess
 
 
-def score_tag(reward: float, extra_fields: Mapping[str, Any]) -> dict[str, Any]:
+def score_tag(
+    reward: float, extra_fields: Mapping[str, Any], response_tokens: int = 0, cap: int | None = None
+) -> dict[str, Any]:
+    """Where the reward did not say how the rollout ended, a last segment as long as the cap was truncated."""
     from . import faults
 
     info = extra_fields.get("reward_extra_info") or {}
     ending = faults.termination_of(extra_fields)
+    if ending is None and cap is not None and response_tokens >= cap:
+        ending = Termination.RESPONSE_LENGTH
     return {
         "reward": float(reward),
         "ending": None if ending is None else ending.value,
