@@ -79,7 +79,9 @@ def reverse_newline(response: str) -> str | None:
 
 
 def _place(name: str) -> str:
-    name = unaccented(regex.sub(r"\s*\(.*\)$", "", name.replace("’", "'"))).casefold()
+    if name.endswith(")"):
+        name = name.partition("(")[0]
+    name = unaccented(name.replace("’", "'")).casefold()
     return " ".join(name.removeprefix("the ").replace("-", " ").replace("&", "and").split())
 
 

@@ -30,7 +30,7 @@ def postscript(response: str, postscript_marker: str) -> str | None:
         body = stops + ending + r"(?!\p{L})"
     else:
         body = r"\s++".join(regex.escape(part) for part in postscript_marker.casefold().split())
-    found = regex.compile(rf"(?:^|(?<=[\s*_>(\[\"“#]))(?<!\S\.\s?){body}").finditer(response.casefold())
+    found = regex.compile(rf"(?:^|(?<=[\s*_>(\[\"“#]))(?<!(?:^|\W)p\.\s?){body}").finditer(response.casefold())
     for match in found:
         if regex.compile(r"[\p{L}\p{N}]").search(response.casefold(), match.end()):
             return None

@@ -44,7 +44,7 @@ _IN_SCRIPT = {
     for script in set(_SCRIPT_OF.values())
 }
 _KANA = regex.compile(r"[\p{Hiragana}\p{Katakana}]")
-_NOISE = regex.compile(r"(?:https?://|www\.)\S++|\S++@\S++|<[^<>\n]{1,200}>|\\[A-Za-z]++")
+_NOISE = regex.compile(r"(?:https?://|www\.)\S++|(?<!\S)[^\s@]++@\S++|<[^<>\n]{1,200}>|\\[A-Za-z]++")
 _CUT = regex.compile(r"(?<=[.!?。！？।؟])\s++|\n+")
 _STRANGE = {
     "ru": "іїєґў", "uk": "ыэёъў", "bg": "ыэёіїєґў", "fa": "ٹڈڑےںھہيىكة", "ar": "پچژگکیٹڈڑےںھہ", "ur": "يكىة",

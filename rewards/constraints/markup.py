@@ -13,6 +13,7 @@ HEADING = regex.compile(r"^ {0,3}#{1,6}(?:[ \t]|$)|^[ \t]*\*\*[^*\n]*[^*\n.!?…
 """A line that is a heading: `# Title`, a whole line in bold without a full stop, `<h2>`."""
 _FENCE = regex.compile(r"^ {0,3}(`{3,}|~{3,})[ \t]*([^`\n]*)$")
 _BULLET = regex.compile(r"^([ \t]*+)([-*+])([ \t]++)(?=\S)")
+_QUOTED = regex.compile(r"^(?:>[ ]?)++")
 _SPAN = regex.compile(r"(?<!`)(`+)(?!`)")
 
 
@@ -67,8 +68,7 @@ def bullets(text: str) -> list[Bullet]:
     blank = False
     for raw in fences(text)[0].split("\n"):
         line = raw.expandtabs(4)
-        while line.startswith(">"):
-            line = line[1:].removeprefix(" ")
+        line = _QUOTED.sub("", line)
         match = None if RULE.match(line) else _BULLET.match(line)
         if match is None:
             if blank and line.strip() and not line[0].isspace():

@@ -10,7 +10,11 @@ mali; mauritania; mauritius; morocco; mozambique; namibia; niger; nigeria; rwand
 senegal; seychelles; sierra leone; somalia; south africa; south sudan; sudan; tanzania; togo; tunisia; uganda;
 zambia; zimbabwe
 """
-AFRICA = {name.strip(): entry.split(",")[0].strip() for entry in _AFRICA.split(";") for name in entry.split(",")} | {
+AFRICA = {
+    " ".join(name.split()): " ".join(entry.split(",")[0].split())
+    for entry in _AFRICA.split(";")
+    for name in entry.split(",")
+} | {
     "congo, republic of the": "congo",
     "congo, democratic republic of the": "democratic republic of the congo",
     "gambia, the": "gambia",

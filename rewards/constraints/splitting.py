@@ -46,9 +46,10 @@ _WIDE_STOPS = "[。！？｡．؟۔।॥։።။។]"
 _CLOSE = f"[{regex.escape(CLOSERS)}]*+"
 _END = regex.compile(
     rf"(?P<stop>{_STOPS}++|{_WIDE_STOPS}++)(?P<close>{_CLOSE})(?P<emoji>(?:[ \t]*+{EMOJI})*+){_CLOSE}"
-    rf"|(?P<line>{EMOJI}(?:[ \t]*+{EMOJI})*+){_CLOSE}[ \t]*+(?=\n|\Z)",
+    r"|(?P<line>\0)",
     regex.V1,
 )
+_EMOJI_LINE = regex.compile(rf"{EMOJI}{_CLOSE}[ \t]*\Z", regex.V1)
 _MARKER = regex.compile(r"^[ \t>]*+(?:[-*+•‣◦▪]|\d{1,3}[.)])[ \t]++|^[ \t]*+>[ \t]?+", regex.M)
 _WIDE = regex.compile(r"[。！？｡．]")
 _TAIL = regex.compile(r"([.!?…‼⁇⁈⁉‽。！？｡．؟۔।॥։።။។]+)[^.!?…‼⁇⁈⁉‽。！？｡．؟۔।॥։።။។]*\Z")
@@ -59,9 +60,12 @@ _WORDLIKE = regex.compile(r"[\p{L}\p{N}]")
 @functools.lru_cache(8)
 def sentences(text: str) -> tuple[str, ...]:
     """The sentences in order, each with its own punctuation and with single blanks."""
-    body = "\n".join(line for line in text.split("\n") if not HEADING.match(line) and not RULE.match(line))
-    if not _WORDLIKE.search(body):
-        body = text
+    text = text.replace("\0", "")
+    lines = [line for line in text.split("\n") if not HEADING.match(line) and not RULE.match(line)]
+    if not any(_WORDLIKE.search(line) for line in lines):
+        lines = text.split("\n")
+    # \0 marks the end of a line that ends with an emoji; no more than one long emoji can matter
+    body = "\n".join(line + "\0" if _EMOJI_LINE.search(line[-40:]) else line for line in lines)
     body = _MARKER.sub("", body)
     lower = body == body.lower()
     found: list[str] = []
@@ -75,7 +79,7 @@ def sentences(text: str) -> tuple[str, ...]:
 
 
 def _add(found: list[str], part: str, end: int) -> int:
-    part = " ".join(part.split())
+    part = " ".join(part.replace("\0", "").split())
     if _WORDLIKE.search(part):
         found.append(part)
     elif part and found:
