@@ -207,7 +207,7 @@ def _livecodebench(record: Mapping):
             try:
                 cases = json.loads(cases)
             except ValueError:
-                cases = _unpack(cases, name)
+                cases = unpack_cases(cases, name)
         for case in cases:
             yield _single(case, None if case.get("testtype") == "stdin" else function)
 
@@ -219,7 +219,7 @@ class _TextOnly(pickle.Unpickler):
         raise DataError(f"the packed tests ask for {module}.{name}: only text may be in there")
 
 
-def _unpack(packed: str, name: str) -> Any:
+def unpack_cases(packed: str, name: str) -> Any:
     """LiveCodeBench's base64(zlib(pickle(JSON text)))."""
     try:
         inflater = zlib.decompressobj()

@@ -193,7 +193,7 @@ def _json(value: Any) -> Any:
 
 def _cases(value: Any, key: str) -> list[Mapping[str, Any]]:
     """Private tests may be packed (base64 of zlib of a pickled JSON text): unpacked here, so that no rollout has to."""
-    from rufus_plugins.rewards.code_formats import _unpack
+    from rufus_plugins.rewards.code_formats import unpack_cases
 
     if value is None or value == "":
         return []
@@ -201,7 +201,7 @@ def _cases(value: Any, key: str) -> list[Mapping[str, Any]]:
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):
-            value = _unpack(value, key)
+            value = unpack_cases(value, key)
     if not isinstance(value, Sequence) or not all(isinstance(case, Mapping) for case in value):
         raise Refused("bad_tests", f"{key} is no list of test cases")
     return list(value)
