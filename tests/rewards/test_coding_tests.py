@@ -424,3 +424,8 @@ def test_outputs_are_compared_after_trimming_only(printed, expected, tolerance, 
 
 def test_ground_truth_may_be_json_text():
     assert score(READ + "print(a + b)", json.dumps(ADD)).value == 1.0
+
+
+def test_a_broken_test_is_an_error_of_the_data_even_if_an_earlier_one_fails():
+    with pytest.raises(DataError):
+        score("def f(x): return 0", ["assert f(1) == 1", "assert f("])
