@@ -21,6 +21,8 @@ import re
 _OPEN = re.compile(r"<(?:think|thinking|reasoning|thought)>", re.IGNORECASE)
 _CLOSE = re.compile(r"</(?:think|thinking|reasoning|thought)>", re.IGNORECASE)
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
+_BARE_NUMBER = re.compile(r"[-+]?\d[\d.,/]*")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _JOINT = re.compile(r"[\s$.;]*(?:,|;|\band\b|\bor\b|,\s*and\b|,\s*or\b|\\text\{\s*(?:and|or)\s*\})[\s$]*")
 _TAGGED = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.IGNORECASE | re.DOTALL)
 _HASHES = re.compile(r"^[ \t]*#{4}[ \t]*(\S.*)$", re.MULTILINE)
@@ -35,6 +37,8 @@ _UNIT_WORD = re.compile(
     r"\s+((?!and\b|or\b)[A-Za-z\u00b0\u00b5]{1,14}(?:[/^][A-Za-z0-9]+)?)(?=\s*(?:[.,;*]|$|\band\b|\bor\b))",
     re.MULTILINE,
 )
+MAX_CHARS = 10_000
+"""A longer piece of text is no final answer; it also bounds what the clean-up may cost. Ours."""
 _MATH_SPANS = (("$$", "$$"), (r"\[", r"\]"), (r"\(", r"\)"), ("$", "$"))
 _BARE = re.compile(r"[-+]?[\d.,\s/^*()+\-=a-zA-Z%{}\\\[\]|<>!:°√π∞≤≥×]*$")
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}(?![A-Za-z]*\{)")
@@ -62,7 +66,11 @@ def final_answer(response: str) -> str | None:
         return None
     for find in (_boxed, _tagged, _hashes, _anchored, _last_line):
         found = find(text)
-        if found is not None and (found := _innermost(undress(found))):
+        if found is None:
+            continue
+        if len(found) > MAX_CHARS:
+            return None
+        if found := _innermost(undress(found)):
             return found
     return None
 
@@ -77,38 +85,32 @@ def _innermost(text: str) -> str:
 def boxes(text: str) -> list[tuple[int, int, str]]:
     """All outermost complete boxes, as (start, end, content). A box that never closes is no box."""
     found: list[tuple[int, int, str]] = []
+    ends = _brace_pairs(text) if _BOX.search(text) else {}
     at = 0
     while match := _BOX.search(text, at):
         at = match.end()
         if at < len(text) and text[at] == "{":
-            end = closing_brace(text, at)
+            end = ends.get(at)
             if end is None:
                 continue
             found.append((match.start(), end + 1, text[at + 1 : end]))
             at = end + 1
-        elif match.group().endswith((" ", "\t")) and (bare := re.compile(r"[-+]?\d[\d.,/]*").match(text, at)):
+        elif match.group().endswith((" ", "\t")) and (bare := _BARE_NUMBER.match(text, at)):
             found.append((match.start(), bare.end(), bare.group().rstrip(".,")))
             at = bare.end()
     return found
 
 
-def closing_brace(text: str, start: int) -> int | None:
-    """Index of the brace that closes the one at `start`; escaped braces do not count."""
-    depth = 0
-    i = start
-    while i < len(text):
-        c = text[i]
-        if c == "\\":
-            i += 2
-            continue
-        if c == "{":
-            depth += 1
-        elif c == "}":
-            depth -= 1
-            if depth == 0:
-                return i
-        i += 1
-    return None
+def _brace_pairs(text: str) -> dict[int, int]:
+    """Opening brace -> the brace that closes it; escaped braces do not count."""
+    pairs: dict[int, int] = {}
+    opened: list[int] = []
+    for match in _BRACE.finditer(text):
+        if match.group() == "{":
+            opened.append(match.start())
+        elif match.group() == "}" and opened:
+            pairs[opened.pop()] = match.start()
+    return pairs
 
 
 def _boxed(text: str) -> str | None:
@@ -117,8 +119,8 @@ def _boxed(text: str) -> str | None:
         return None
     parts = [found[-1]]
     for box in reversed(found[:-1]):
-        between = text[box[1] : parts[0][0]]
-        if not _JOINT.fullmatch(between):
+        between = text[box[1] : min(parts[0][0], box[1] + 100)]
+        if len(parts) > 100 or not _JOINT.fullmatch(between):
             break
         parts.insert(0, box)
     return parts[0][2] if len(parts) == 1 else ", ".join(p[2].strip() for p in parts)
@@ -139,8 +141,8 @@ def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
 
 
 def _anchored(text: str) -> str | None:
-    for anchor in reversed(list(_ANCHOR.finditer(text))):
-        rest = text[anchor.end() :].lstrip()
+    for anchor in reversed(collections.deque(_ANCHOR.finditer(text), maxlen=20)):
+        rest = text[anchor.end() : anchor.end() + MAX_CHARS].lstrip()
         math = _leading_math(rest)
         if math is not None:
             return math
@@ -188,7 +190,7 @@ def _last_line(text: str) -> str | None:
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
     if not lines:
         return None
-    line = undress(lines[-1])
+    line = undress(lines[-1]) if len(lines[-1]) <= 300 else ""
     if len(line) > 200 or not line or _BOX.search(line):
         return None
     if line != lines[-1].strip(" *_`.") and lines[-1].strip(" *_`.").startswith(("$", r"\(", r"\[")):

@@ -303,6 +303,8 @@ def _relations(gold: str, answer: str) -> bool | None:
     if len(one) == 1 and len(other) == 1:
         return None
     one, other = [[s.strip() for s in sides] for sides in (one, other)]
+    if any(r"\text" in side for side in (*other[:-1], *(other[-1:] if len(other) > 2 else ()))):
+        return False  # words between equations state nothing
     named = [len(s) > 1 and bool(_LEFT_SIDE.match(s[0])) for s in (one, other)]
     if len(one) == 1:
         return _same(gold, other[-1])  # the answer's last value
