@@ -1,6 +1,10 @@
 """GSPO against a float64 reference written from the paper, through verl's own actor loss (`ppo_loss`)."""
 
+import json
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -57,10 +61,23 @@ def nested(rows, dtype=torch.float32):
     return torch.nested.as_nested_tensor([torch.tensor(row, dtype=dtype) for row in rows], layout=torch.jagged)
 
 
-def host_loss(mode, old, new, advantages, masks, micro_batches=None, divisor="trained", dtype=torch.float32):
+def host_loss(
+    mode,
+    old,
+    new,
+    advantages,
+    masks,
+    micro_batches=None,
+    divisor="trained",
+    dtype=torch.float32,
+    engine=None,
+    ranks=1,
+    all_tokens=None,
+):
     """(loss, gradient per response token) of one mini-batch through verl's ppo_loss, micro-batch by micro-batch.
 
     divisor: "trained" counts as hosts/verl/sequence_count.py does, "stock" counts all rows as verl does.
+    engine, ranks, all_tokens: of a rank of several; the arguments are then the rank's own rows.
     """
     from tensordict import TensorDict
     from verl.utils import tensordict_utils as tu
@@ -71,10 +88,10 @@ def host_loss(mode, old, new, advantages, masks, micro_batches=None, divisor="tr
     rows = len(new)
     config = actor_config(mode)
     whole = TensorDict({"response_mask": nested(masks, torch.int64)}, batch_size=rows)
-    tu.assign_non_tensor(whole, global_batch_size=rows)
+    tu.assign_non_tensor(whole, global_batch_size=rows * ranks)
     loss_function = ppo_loss
     if divisor == "trained":
-        loss_function = with_trained_sequences(OneRank(), whole, ppo_loss)
+        loss_function = with_trained_sequences(engine or OneRank(), whole, ppo_loss)
     total, gradient = 0.0, [None] * rows
     for micro in micro_batches or [list(range(rows))]:
         leaves = [torch.tensor(new[i], dtype=dtype, requires_grad=True) for i in micro]
@@ -92,8 +109,8 @@ def host_loss(mode, old, new, advantages, masks, micro_batches=None, divisor="tr
         )
         tu.assign_non_tensor(
             data,
-            dp_size=1,
-            batch_num_tokens=sum(map(sum, masks)),
+            dp_size=ranks,
+            batch_num_tokens=all_tokens or sum(map(sum, masks)),
             global_batch_size=tu.get_non_tensor_data(whole, "global_batch_size", None),
         )
         loss, _ = loss_function(config=config, model_output={"log_probs": flat}, data=data)
@@ -185,6 +202,31 @@ def test_any_batch_agrees_with_the_reference_however_it_is_split(mode, rows, dat
     check(mode, old, new, [r[2] for r in rows], [r[3] for r in rows], micro_batches=micro, dtype=torch.float64)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["gspo", "gspo_exact"])
+def test_two_ranks_agree_with_one(loss, tmp_path):
+    """Two gloo processes with half of the rows each, their gradients averaged as FSDP does."""
+    rows = {
+        "old": [[-1.0, -3.0, -1.0], [-2.0], [-1.0, -1.0], [-0.3, -0.3, -0.3]],
+        "new": [[-1.0001, -9.0, -0.9999], [-1.9999], [-3.0, -3.0], [-0.3, -0.30001, -0.2999]],
+        "advantages": [1.0, -0.5, 7.0, 0.25],
+        "masks": [[1, 0, 1], [1], [0, 0], [1, 1, 0]],  # one rank trains two sequences, the other one
+    }
+    script = Path(__file__).with_name("gspo_rank.py")
+    store = tmp_path / "store"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, script, loss, str(rank), str(store), json.dumps(rows)], stdout=subprocess.PIPE
+        )
+        for rank in range(2)
+    ]
+    outputs = [json.loads(process.communicate(timeout=180)[0].splitlines()[-1]) for process in processes]
+    expected_loss, expected_gradient = reference(**rows)
+    assert sum(output["loss"] for output in outputs) / 2 == pytest.approx(expected_loss, rel=1e-6)
+    gradient = [g / 2 for output in outputs for g in output["gradient"]]
+    np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-6, atol=1e-9)
+
+
 @pytest.mark.parametrize("log_ratio", [-60.0, -12.0, 9.0, 12.0, 19.0])
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
 def test_extreme_ratios_keep_the_papers_loss_and_gradient(exact, log_ratio, advantage):
@@ -218,3 +260,11 @@ def test_trained_sequences_counts_nested_and_padded_masks_alike():
     rows = [[0, 1, 0], [0], [1], [0, 0], [1, 1]]
     padded = torch.tensor([r + [0] * (3 - len(r)) for r in rows])
     assert trained_sequences(nested(rows, torch.int64)) == trained_sequences(padded) == 3
+
+
+def test_verls_engines_count_the_trained_sequences():
+    from verl.workers.engine.base import BaseEngine
+    from verl.workers.engine.fsdp import FSDPEngineWithLMHead
+
+    assert FSDPEngineWithLMHead.train_batch is BaseEngine.train_batch
+    assert BaseEngine.train_batch.__code__.co_filename.endswith("sequence_count.py")
