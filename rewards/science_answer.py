@@ -137,7 +137,8 @@ def _variant(one: str, other: str) -> bool:
     """Whether two words are spellings of the same word."""
     from rapidfuzz.distance import DamerauLevenshtein
 
-    if any(c.isdigit() for c in one + other) or {one, other} & _NEGATING or not (one + other).isascii():
+    letters = (one + other).replace("-", "").replace("'", "")
+    if not letters.isalpha() or not letters.isascii() or {one, other} & _NEGATING:  # digits, formulas, iron(III)
         return one == other
     for a, b in ((one, other), (other, one)):
         for p, q in _OPPOSITES:

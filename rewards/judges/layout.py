@@ -20,10 +20,10 @@ INSTRUCTIONS = (
 
 _CONTROL = re.compile(
     r"<(?=/?(?:question|reference|candidate)\b|\||\uff5c|/?s>|/?(?:bos|eos|pad|unk|think|thinking|start_of_turn|"
-    r"end_of_turn|begin_of_text|end_of_text)>)|(?<=\|)>|(?<=\uff5c)>|\[(?=/?(?:INST|SYSTEM_PROMPT|gMASK)\])",
+    r"end_of_turn|begin_of_text|end_of_text)>)|\[(?=/?(?:INST|SYSTEM_PROMPT|gMASK)\])",
     re.IGNORECASE,
 )
-_SAFE = {"<": "&lt;", ">": "&gt;", "[": "&#91;"}
+_SAFE = {"<": "&lt;", "[": "&#91;"}
 
 
 def escaped(text: str) -> str:
