@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-import uuid
 from pathlib import Path
 
 import pytest
@@ -41,7 +40,6 @@ def folder(tmp_path_factory):
 class Run:
     def __init__(self, folder: Path, name: str, reward: str, *overrides: str):
         self.output, self.log, self.metrics = folder / name, folder / f"{name}.log", folder / f"{name}.jsonl"
-        self.token = uuid.uuid4().hex
         command = [
             sys.executable,
             *("-m", "verl.trainer.main_ppo", "--config-name", "rufus"),
@@ -68,7 +66,6 @@ class Run:
             "RAY_ADDRESS": "local",
             "RAY_USAGE_STATS_ENABLED": "0",
             "VERL_FILE_LOGGER_PATH": str(self.metrics),
-            "RUFUS_TEST_RUN": self.token,
         }
         self.process = subprocess.Popen(
             command, stdout=self.log.open("w"), stderr=subprocess.STDOUT, env=environment, start_new_session=True
@@ -78,7 +75,7 @@ class Run:
         return self
 
     def __exit__(self, *_):
-        for pid in [self.process.pid, *self.pids()]:
+        for pid in [*self.pids(), self.process.pid]:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
@@ -86,16 +83,21 @@ class Run:
         self.process.wait()
 
     def pids(self, title: str = "") -> list[int]:
-        """Processes of this run, by the mark in their environment; `title` is how Ray names its workers."""
-        found = []
+        """Processes that this run started, at any depth; `title` is how Ray names its workers."""
+        children: dict[int, list[int]] = {}
         for entry in Path("/proc").iterdir():
-            try:
-                if entry.name.isdigit() and self.token.encode() in (entry / "environ").read_bytes():
-                    if title in (entry / "cmdline").read_bytes().decode(errors="replace"):
-                        found.append(int(entry.name))
-            except OSError:
-                continue
-        return found
+            if entry.name.isdigit():
+                try:
+                    parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                except OSError:
+                    continue
+                children.setdefault(parent, []).append(int(entry.name))
+        found, todo = [], [self.process.pid]
+        while todo:
+            below = children.get(todo.pop(), [])
+            found += below
+            todo += below
+        return [pid for pid in found if title in _command_line(pid)]
 
     def text(self) -> str:
         return self.log.read_text(errors="replace")
@@ -108,6 +110,13 @@ class Run:
 
     def steps(self) -> list[dict]:
         return [json.loads(line)["data"] for line in self.metrics.read_text().splitlines()]
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def test_a_run_trains_on_the_band_and_keeps_the_curriculum(folder):
