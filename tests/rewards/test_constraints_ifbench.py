@@ -8,17 +8,18 @@ from rufus_plugins.rewards.constraints.places import AFRICA
 PALINDROMES = "level radar civic rotor kayak refer madam tenet solos stats"
 AFRICA_LINES = [
     "Zimbabwe", "Zambia", "Uganda", "Tunisia", "Togo", "Tanzania", "Sudan", "South Sudan", "South Africa", "Somalia",
-    "Sierra Leone", "Seychelles", "Senegal", "São Tomé and Príncipe", "Rwanda", "Nigeria", "Niger", "Namibia", "Mozambique",
-    "Morocco", "Mauritius", "Mauritania", "Mali", "Malawi", "Madagascar", "Libya", "Liberia", "Lesotho", "Kenya",
-    "Ivory Coast", "Guinea-Bissau", "Guinea", "Ghana", "The Gambia", "Gabon", "Ethiopia", "Eswatini", "Eritrea",
+    "Sierra Leone", "Seychelles", "Senegal", "São Tomé and Príncipe", "Rwanda", "Nigeria", "Niger", "Namibia",
+    "Mozambique", "Morocco", "Mauritius", "Mauritania", "Mali", "Malawi", "Madagascar", "Libya", "Liberia",
+    "Lesotho", "Kenya", "Ivory Coast", "Guinea-Bissau", "Guinea", "Ghana", "The Gambia", "Gabon", "Ethiopia",
+    "Eswatini", "Eritrea",
     "Equatorial Guinea", "Egypt", "Djibouti", "Democratic Republic of the Congo", "Congo", "Comoros", "Chad",
     "Central African Republic", "Cape Verde", "Cameroon", "Burundi", "Burkina Faso", "Botswana", "Benin", "Angola",
     "Algeria",
 ]  # fmt: skip
 CAPITALS = (
-    "Reykjavík, Helsinki, Oslo, Tallinn, Stockholm, Riga, Moscow, Copenhagen, Vilnius, Minsk, Dublin, Berlin, Amsterdam, "
-    "Warsaw, London, Brussels, Kyiv, Prague, Luxembourg, Paris, Vienna, Bratislava, Budapest, Vaduz, Chișinău, Bern, "
-    "Ljubljana, Zagreb"
+    "Reykjavík, Helsinki, Oslo, Tallinn, Stockholm, Riga, Moscow, Copenhagen, Vilnius, Minsk, Dublin, Berlin, "
+    "Amsterdam, Warsaw, London, Brussels, Kyiv, Prague, Luxembourg, Paris, Vienna, Bratislava, Budapest, Vaduz, "
+    "Chișinău, Bern, Ljubljana, Zagreb"
 )
 QUESTIONS = "\n\n".join(
     f"Question {n}: {'very ' * n}long?\nA) a\nB) b\nC) c\nD) d\nE) e" for n in (1, 2, 3, 4)
