@@ -197,6 +197,17 @@ def test_the_order_of_the_rows_does_not_matter(case, random):
     torch.testing.assert_close(run(flat)[order], run([flat[i] for i in order]), rtol=1e-5, atol=1e-3)
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 8).flatmap(lambda n: st.lists(st.lists(st.integers(0, 1), min_size=6, max_size=6), min_size=n)))
+def test_whatever_the_mask_every_trained_token_of_a_row_carries_its_advantage_and_no_other_token_does(masks):
+    mask = torch.tensor(masks)
+    scores = torch.zeros(mask.shape)
+    scores[:, -1] = torch.arange(len(masks), dtype=torch.float32)  # also where the last token is a tool's
+    advantages, _ = mean_only(scores, mask, np.array(["a"] * len(masks), dtype=object))
+    expected = (torch.arange(len(masks)) - (len(masks) - 1) / 2) if len(masks) > 1 else torch.zeros(1)
+    assert torch.equal(advantages, expected.unsqueeze(-1) * mask)
+
+
 def test_an_empty_batch_gives_an_empty_answer():
     advantages, _ = mean_only(torch.zeros(0, 4), torch.zeros(0, 4), np.array([], dtype=object))
     assert advantages.shape == (0, 4)
