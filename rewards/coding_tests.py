@@ -16,8 +16,10 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import takewhile
 from typing import Any
 
 from rufus_plugins.errors import ConfigError, DataError
@@ -32,6 +34,8 @@ from rufus_plugins.types import Score, Termination, Trajectory
 _HARNESS = "rufus_plugins.rewards.code_harness"
 _CALL, _EVALUATE, _JUDGE, _SERVE = (f"{_HARNESS}:{name}" for name in ("call", "evaluate", "judge", "serve"))
 PRELOAD = (_CALL, _EVALUATE, _JUDGE, _SERVE)
+_AHEAD = 16
+"""Tests sent to the sandbox at a time, once the first one has passed: most wrong programs fail that. Ours."""
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
@@ -75,10 +79,13 @@ class CodingTests:
             explanation = "text follows the block" if run_on else "the response hit its length cap"
             return _score(tests, "unclean_ending", explanation=explanation, run_on=run_on)
         runner = _Runner(self, tests, source)
-        for index, test in enumerate(tests.tests):
-            reason, detail = await runner.judge(test)
-            if reason != "passed":
-                return _score(tests, reason, index, runner, f"test {index}: {reason}: {detail}", run_on)
+        index, ahead = 0, 1
+        while index < len(tests.tests):
+            for reason, detail in await runner.judge(tests.tests[index : index + ahead]):
+                if reason != "passed":
+                    return _score(tests, reason, index, runner, f"test {index}: {reason}: {detail}", run_on)
+                index += 1
+            ahead = min(4 * ahead, _AHEAD)
         return _score(tests, "passed", -1, runner, run_on=run_on)
 
 
@@ -140,33 +147,53 @@ class _Runner:
         self.time_s = 0.0
         self.retries = 0
 
-    async def judge(self, test: Test) -> tuple[str, str]:
-        """("passed", "") or (reason, detail)."""
-        if isinstance(test, StdinTest):
-            return await self._stdin(test)
-        if isinstance(test, CallTest):
-            return await self._call(test)
-        return await self._assert(test)
-
-    async def _request(self, entry: str, body: Any, **more: Any) -> tuple[zygote.Outcome, str]:
-        """The outcome and the reason for which it cannot count, if there is one."""
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        outcome = await self.zygotes.request(entry, data, limits=self.limits, imports=self.imports, retry=True, **more)
-        self.time_s += outcome.wall_s
-        self.retries += outcome.retries
-        if outcome.timed_out:
-            return outcome, "timeout"
-        if outcome.memory_exceeded:
-            return outcome, "memory"
-        if outcome.status != "exited":
-            return outcome, f"{outcome.status}_limit"
-        return outcome, "" if outcome.exit_code == 0 else "runtime_error"
-
-    async def _stdin(self, test: StdinTest) -> tuple[str, str]:
-        stdin = test.stdin.encode("utf-8", "surrogateescape")
-        outcome, problem = await self._request(
-            zygote.RUN_PROGRAM, self.source.encode("utf-8", "surrogatepass"), stdin=stdin
+    async def judge(self, tests: Sequence[Test]) -> list[tuple[str, str]]:
+        """("passed", "") or (reason, detail) of the first of these tests: at least one, up to the first failure."""
+        entry = self._entry(tests[0])
+        if entry == _JUDGE:
+            return [await self._whole(tests[0])]
+        alike = list(takewhile(lambda test: self._entry(test) == entry, tests))
+        outcomes = await self.zygotes.request_each(
+            entry, [self._item(test) for test in alike], limits=self.limits, imports=self.imports, retry=True
         )
+        judges = {zygote.RUN_PROGRAM: self._printed, _CALL: self._returned, _EVALUATE: self._reported}
+        verdicts = []
+        for test, outcome in zip(alike, outcomes, strict=False):
+            verdicts.append(judges[entry](test, outcome, self._problem(outcome)))
+            if verdicts[-1][0] != "passed":
+                break
+        self.retries += outcomes[0].retries
+        return verdicts
+
+    def _entry(self, test: Test) -> str:
+        if isinstance(test, StdinTest):
+            return zygote.RUN_PROGRAM
+        if isinstance(test, CallTest):
+            return _CALL
+        return _EVALUATE if _split(test.code, test.entry_point) else _JUDGE
+
+    def _item(self, test: Test) -> tuple[bytes, bytes]:
+        """(standard input, body)"""
+        if isinstance(test, StdinTest):
+            return test.stdin.encode("utf-8", "surrogateescape"), self.source.encode("utf-8", "surrogatepass")
+        if isinstance(test, CallTest):
+            call = {"source": self.source, "function": test.function, "arguments": encode([*test.arguments])}
+            return b"", json.dumps(call).encode()
+        parts = _split(test.code, test.entry_point)
+        return b"", json.dumps({"source": self.source, "test": parts.source}).encode()
+
+    def _problem(self, outcome: zygote.Outcome) -> str:
+        """The reason for which the outcome cannot count, if there is one."""
+        self.time_s += outcome.wall_s
+        if outcome.timed_out:
+            return "timeout"
+        if outcome.memory_exceeded:
+            return "memory"
+        if outcome.status != "exited":
+            return f"{outcome.status}_limit"
+        return "" if outcome.exit_code == 0 else "runtime_error"
+
+    def _printed(self, test: StdinTest, outcome: zygote.Outcome, problem: str) -> tuple[str, str]:
         if problem:
             return problem, _tail(outcome)
         printed = outcome.stdout.decode("utf-8", "surrogateescape")
@@ -174,9 +201,7 @@ class _Runner:
             return "passed", ""
         return "wrong_answer", f"printed {printed[:200]!r}, expected {test.stdout[:200]!r}"
 
-    async def _call(self, test: CallTest) -> tuple[str, str]:
-        body = {"source": self.source, "function": test.function, "arguments": encode([*test.arguments])}
-        outcome, problem = await self._request(_CALL, body)
+    def _returned(self, test: CallTest, outcome: zygote.Outcome, problem: str) -> tuple[str, str]:
         if problem:
             return problem, _tail(outcome)
         for frame in _claims(outcome):
@@ -187,20 +212,17 @@ class _Runner:
                 return "wrong_answer", f"returned {str(value)[:200]}, expected {str(test.accepted[0])[:200]}"
         return "runtime_error", "the program ended before the call returned"
 
-    async def _assert(self, test: AssertTest) -> tuple[str, str]:
-        parts = _split(test.code, test.entry_point)
-        if parts is None:
-            return await self._whole(test)
-        outcome, problem = await self._request(_EVALUATE, {"source": self.source, "test": parts.source})
+    def _reported(self, test: AssertTest, outcome: zygote.Outcome, problem: str) -> tuple[str, str]:
+        checks = _split(test.code, test.entry_point).checks
         values = {frame["index"]: frame.get("value") for frame in _claims(outcome) if type(frame.get("index")) is int}
-        for index, check in enumerate(parts.checks):
+        for index, check in enumerate(checks):
             if index not in values:
                 break
             if not check.holds(values[index], self.tolerance):
                 return "wrong_answer", f"{str(values[index])[:200]} {check.operator} {str(check.expected)[:200]} fails"
         if problem:
             return problem, _tail(outcome)
-        if len(values) < len(parts.checks):
+        if len(values) < len(checks):
             return "runtime_error", "the program ended before all assertions were reached"
         return "passed", ""
 
@@ -209,7 +231,17 @@ class _Runner:
         call_check = test.entry_point is not None and leaves_check_uncalled(test.code)
         body = {"test": test.code, "entry_point": test.entry_point, "call_check": call_check}
         program = json.dumps({"source": self.source}).encode()
-        outcome, problem = await self._request(_JUDGE, body, peer=_SERVE, peer_body=program)
+        outcome = await self.zygotes.request(
+            _JUDGE,
+            json.dumps(body).encode(),
+            peer=_SERVE,
+            peer_body=program,
+            limits=self.limits,
+            imports=self.imports,
+            retry=True,
+        )
+        self.retries += outcome.retries
+        problem = self._problem(outcome)
         if problem:
             return problem, _tail(outcome)
         for frame in _claims(outcome):  # the judge's own: the program has no way to this channel
