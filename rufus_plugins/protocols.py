@@ -75,9 +75,10 @@ class DataFilter(Protocol):
 
 
 class AdvantageEstimator(Protocol):
-    """verl's estimator signature; `rollout_id` and `fault` are handed over to those that name them.
+    """verl's estimator signature; `rollout_id`, `fault`, `outside` and `row_reward` are handed over to those that name
+    them (hosts/verl/advantages.py).
 
-    Tensors are `[batch, response_length]`; `index`, `rollout_id`, `fault` are numpy arrays `[batch]`.
+    Tensors are `[batch, response_length]`; `index` and these four are numpy arrays `[batch]`.
     Returns `(advantages, returns)`.
     """
 
