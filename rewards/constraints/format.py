@@ -14,6 +14,7 @@ from rufus_plugins.rewards.constraints.reading import CLOSERS, folded, words
 from rufus_plugins.rewards.constraints.splitting import EMOJI, kind, sentences
 
 _WORDLIKE = regex.compile(r"[\p{L}\p{N}]")
+_LETTER = regex.compile(r"\p{L}")
 _EMOJI_AT_END = regex.compile(rf"{EMOJI}[\s.!?…。！？{regex.escape(CLOSERS)}]*+\Z", regex.V1)
 _EDGE = regex.compile(r"^[^\p{L}\p{N}]++|[^\p{L}\p{N}]++$")
 _LETTER_OPTIONS = regex.compile(r"^\W*a\W*b\W*c\b", regex.I)
@@ -107,7 +108,7 @@ def quote_unquote(response: str) -> str | None:
         return "no quoted phrase"
     ends = [begin for begin, _ in found[1:]] + [len(response)]
     for (begin, end), until in zip(found, ends, strict=True):
-        if not _WORDLIKE.search(response, end, until):
+        if not _LETTER.search(response, end, until):
             return f"nothing explains {response[begin:end][:80]}"
     return None
 
