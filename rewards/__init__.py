@@ -11,6 +11,7 @@ def register_rewards():
     from rufus_plugins.rewards.judge import JudgeReward
     from rufus_plugins.rewards.math_answer import MathAnswer
     from rufus_plugins.rewards.post_state import PostState
+    from rufus_plugins.rewards.preference import Preference
     from rufus_plugins.rewards.progress_chain import ProgressChain
     from rufus_plugins.rewards.puzzle import Puzzle
     from rufus_plugins.rewards.rubrics import Rubrics
@@ -26,6 +27,7 @@ def register_rewards():
         "judge": JudgeReward,
         "math_answer": MathAnswer,
         "post_state": PostState,
+        "preference": Preference,
         "progress_chain": ProgressChain,
         "puzzle": Puzzle,
         "rubrics": Rubrics,

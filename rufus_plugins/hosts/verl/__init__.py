@@ -28,6 +28,7 @@ HOOKS = (
     ("verl.workers.rollout.replica", "transformers_rollout:register_replica"),
     ("verl.workers.rollout.base", "transformers_rollout:register_adapter"),
     ("verl.experimental.reward_loop.reward_loop", "reward_workers:restart_workers"),
+    ("verl.experimental.reward_loop.reward_loop", "reward_model_patch:add_extra_info"),
     ("verl.experimental.agent_loop.agent_loop", "reward_workers:type_lost_scores"),
     ("verl.trainer.ppo.core_algos", "algorithms:register"),
     ("verl.trainer.ppo.v1", "trainer:register"),
