@@ -315,7 +315,7 @@ def test_an_item_that_hangs_costs_its_own_deadline(zygotes):
 
 
 def test_the_deadline_is_per_item(zygotes):
-    results = asyncio.run(zygotes.call_batch("time:sleep", [0.3] * 5, Limits(wall_s=1)))
+    results = asyncio.run(zygotes.call_batch("time:sleep", [0.7] * 5, Limits(wall_s=2.5)))
     assert all(result.ok for result in results)
 
 
@@ -376,3 +376,54 @@ def test_without_proc_the_jail_still_holds_and_allows_no_children(monkeypatch):
     outcome = asyncio.run(pool.run(source))
     pool.close()
     assert outcome.stdout == b"False\nno child\n", outcome
+
+
+# -- several items in one request ------------------------------------------------------------------------------------
+
+
+def each(pool, sources, stdins, **limits):
+    items = [(stdin, source.encode()) for source, stdin in zip(sources, stdins, strict=True)]
+    return asyncio.run(pool.request_each(zygote.RUN_PROGRAM, items, limits=Limits(**limits)))
+
+
+def test_items_run_in_order_each_in_a_process_of_its_own(zygotes):
+    source = "import os\nprint(input(), os.listdir('.'))\nopen('left', 'w').write('x')"
+    outcomes, stdins = [], [f"{i}".encode() for i in range(6)]
+    while len(outcomes) < 6:
+        outcomes += each(zygotes, [source] * (6 - len(outcomes)), stdins[len(outcomes) :])
+    assert [outcome.stdout.decode() for outcome in outcomes] == [f"{i} []\n" for i in range(6)]
+
+
+def test_items_after_the_first_that_fails_do_not_run(zygotes):
+    outcomes = each(zygotes, ["import sys; sys.exit(3)", "print('more')"], [b"", b""])
+    assert [outcome.exit_code for outcome in outcomes] == [3]
+    outcomes = each(zygotes, ["import time; time.sleep(0.5)", "print('more')"], [b"", b""])
+    assert len(outcomes) == 1, "after a fifth of a second the caller decides"
+
+
+def test_an_item_finds_nothing_of_the_others(zygotes):
+    # the whole memory of the process is searched for the bytes of the other items' input
+    source = """
+import ctypes, os
+word = bytes(b ^ 1 for b in input().encode())
+found = 0
+try:
+    maps = open('/proc/self/maps').read().splitlines()
+except OSError:
+    maps = []
+for line in maps:
+    span, rights, *rest = line.split()
+    low, high = (int(x, 16) for x in span.split('-'))
+    if rights[0] == 'r' and 'w' in rights and high - low < 1 << 28:
+        found += ctypes.string_at(low, high - low).count(b'<' + word)
+print(found, len(maps) > 10)
+"""
+    secret = b"xylophone-815"
+    flipped = bytes(b ^ 1 for b in secret)
+    for length in (0, 1 << 20):
+        planted = b"<" + secret + b"." * length
+        outcomes = each(zygotes, [source, "pass", "pass"], [flipped, planted, planted])
+        assert outcomes[0].stdout.split()[0] == b"0", outcomes[0]
+        assert outcomes[0].stdout.split()[1] == str(zygotes.backend == "bubblewrap").encode(), "maps were read"
+        # and after the others have run
+        assert each(zygotes, [source], [flipped])[0].stdout.split()[0] == b"0"
