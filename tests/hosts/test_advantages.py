@@ -69,7 +69,8 @@ def test_masked_and_padding_rows_are_outside_and_lose_their_mask():
     data = compute(proto(keys, [1, 0, 1, 1, 0], [2] * 5), keys, "mean_only", facts)
     assert first_trained(data) == [0.5, -0.5, 0, 0, 0]
     assert data.batch["response_mask"].sum(dim=-1).tolist() == [2, 2, 0, 0, 0]
-    assert facts.metrics["rufus/groups/rollouts_outside"] == 3
+    assert facts.metrics["rufus/groups/rollouts_outside"] == 2  # padding is nobody's rollout
+    assert facts.metrics["rufus/groups/count"] == 1 and facts.metrics["rufus/groups/empty"] == 0
 
 
 def test_without_our_trainer_padding_is_still_outside():

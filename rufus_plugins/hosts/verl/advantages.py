@@ -97,7 +97,7 @@ def advantages_over_rollouts(
     groups = rollout_groups(score, data.non_tensor_batch["uid"], rollout_id, outside)
     in_group = groups.inside[groups.row_rollout]
     facts.not_finite += [keys[row] for row in np.flatnonzero(~groups.finite[groups.row_rollout] & ~outside)]
-    facts.metrics.update(groups.metrics())
+    facts.metrics.update(_metrics(keys, score, outside, facts))
     reward = _settle(data, rewards, score, groups, in_group, facts)
     data.batch["response_mask"][~in_group] = 0
 
@@ -116,6 +116,14 @@ def advantages_over_rollouts(
         **{name: value for name, value in available.items() if name in asked},
     )
     return data
+
+
+def _metrics(keys: Sequence[str], score: np.ndarray, outside: np.ndarray, facts: StepFacts) -> dict[str, float]:
+    """Of the step's real rows, faulted ones under their own prompt again: padding is no group."""
+    rows = [row for row, key in enumerate(keys) if key in facts.outside and not _is_padding(key)]
+    prompts = np.array([keys[row].rsplit("_", 2)[0] for row in rows], dtype=object)
+    rollouts = np.array([keys[row].rsplit("_", 1)[0] for row in rows], dtype=object)
+    return rollout_groups(score[rows], prompts, rollouts, outside[rows]).metrics()
 
 
 def _settle(
