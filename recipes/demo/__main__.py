@@ -113,25 +113,16 @@ class Demo:
         result = report.summary(
             before, after, commands.metrics(self.metrics, "rl"), settings.rl_prompts * settings.rl_group
         )
-        result["minutes"] = self.times()
+        result["seconds"] = self.times()
         risen, sentence = report.verdict(result)
         (self.folder / "report.json").write_text(json.dumps(result, default=dataclasses.asdict, indent=2) + "\n")
-        self.display.console.print(
-            report.table(
-                result,
-                data.constant_baseline(tasks.problems(settings.seed, "heldout")),
-                f"Coding RL with GSPO, seed {settings.seed}",
-                {
-                    "checkpoint": relative(self.trained),
-                    "before RL": relative(self.base),
-                    "logs": relative(self.logs),
-                    "metrics": relative(self.metrics),
-                    "numbers": relative(self.folder / "report.json"),
-                },
-            )
-        )
-        minutes = ", ".join(f"{name} {seconds / 60:.1f}" for name, seconds in result["minutes"].items())
-        self.display.say(f"Minutes: {minutes}.\n{sentence}")
+        baseline = data.constant_baseline(tasks.problems(settings.seed, "heldout"))
+        title = f"Coding RL with GSPO, seed {settings.seed}: {result['problems']} held-out problems, 95 % intervals"
+        self.display.console.print(report.table(result, baseline, title))
+        files = {"checkpoint": self.trained, "before RL": self.base, "logs": self.logs, "metrics": self.metrics}
+        for line in report.lines(result, {name: relative(path) for name, path in files.items()}):
+            self.display.say(line)
+        self.display.say(f"\n{sentence}")
         return risen
 
     def control(self) -> None:

@@ -11,7 +11,8 @@ from rufus_plugins.recipes.demo.display import sparkline
 from rufus_plugins.recipes.demo.intervals import Interval, gain, pass_rate
 
 REWARD = "critic/score/mean"
-TRUNCATED = "response_length/clip_ratio"
+TRUNCATED = "rufus/truncation/mean"
+"""Not verl's `response_length/clip_ratio`: that counts answers as long as the longest of the batch."""
 STEP_S = "timing_s/step"
 PROBABILITY_DIFFERENCE = "training/rollout_probs_diff_max"
 
@@ -43,32 +44,44 @@ def summary(
     }
 
 
-def table(result: Mapping[str, Any], baseline: float, title: str, files: Mapping[str, Path]) -> Any:
+def table(result: Mapping[str, Any], baseline: float, title: str) -> Any:
+    """Fits into 80 columns."""
+    from rich import box
     from rich.table import Table
 
-    rows = Table(title=title, title_justify="left", show_lines=False)
-    for column in ("", "before RL", "after RL", "gain"):
-        rows.add_column(column, overflow="fold")
-    sampled, greedy = result["rates"]["sampled"], result["rates"]["greedy"]
-    note = f"held-out pass rate, T=1\n({result['problems']} problems x {result['samples']}, 95 %)"
-    rows.add_row(note, str(sampled["before"]), str(sampled["after"]), sampled["gain"].signed)
-    rows.add_row("held-out pass rate, greedy", str(greedy["before"]), str(greedy["after"]), greedy["gain"].signed)
-    rows.add_row("  by a constant program", f"{baseline:.3f}", f"{baseline:.3f}", "")
+    rows = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_lines=False, pad_edge=False)
+    rows.add_column("", no_wrap=True)
+    for column in ("before RL", "after RL", "gain"):
+        rows.add_column(column, justify="right", no_wrap=True)
+    for how, label in (
+        ("sampled", f"held-out pass rate, T=1 (x{result['samples']})"),
+        ("greedy", "   the same, greedy"),
+    ):
+        rates = result["rates"][how]
+        cells = (str(rates["before"]), str(rates["after"]), rates["gain"].signed)
+        rows.add_row(label, *(cell.replace(" ", "\n", 1) for cell in cells))
+    rows.add_row("   by a constant program", f"{baseline:.3f}", f"{baseline:.3f}", "")
     for name, label in (("run_on", "answers that run on, T=1"), ("truncated", "answers cut off, T=1")):
         rows.add_row(label, f"{result[name]['before']:.3f}", f"{result[name]['after']:.3f}", "")
-    rows.add_section()
     rewards = result["rewards"]
     if rewards:
-        rows.add_row("training reward", f"{mean(rewards[:5]):.3f}", f"{mean(rewards[-5:]):.3f}", sparkline(rewards))
-    rows.add_row("  rollouts cut off", "", _number(result["truncated_in_training"], ".4f"), "")
-    rows.add_row("  rollouts/s", "", _number(result["rollouts_per_s"], ".1f"), _seconds(result["seconds_per_step"]))
-    rows.add_row(
-        "  rollout vs trainer,\n  largest probability diff.", "", _number(result["probability_difference"], ".1e")
-    )
-    rows.add_section()
-    for name, path in files.items():
-        rows.add_row(name, str(path))
+        first, last = mean(rewards[:5]), mean(rewards[-5:])
+        rows.add_row("training reward, 5 steps", f"{first:.3f}", f"{last:.3f}", f"{last - first:+.3f}")
     return rows
+
+
+def lines(result: Mapping[str, Any], files: Mapping[str, Path]) -> list[str]:
+    """What stands below the table: the run in numbers, and where its files are."""
+    shown = {
+        "training reward": sparkline(result["rewards"]),
+        "rollouts/s": _number(result["rollouts_per_s"], ".1f"),
+        "seconds a step": _number(result["seconds_per_step"], ".1f"),
+        "rollouts cut off": _number(result["truncated_in_training"], ".4f"),
+        "probability difference": f"{_number(result['probability_difference'], '.1e')} at most, rollout to trainer",
+        "minutes": ", ".join(f"{name} {seconds / 60:.1f}" for name, seconds in result["seconds"].items()),
+        **{name: str(path) for name, path in files.items()},
+    }
+    return [f"{name:<24}{value}" for name, value in shown.items()]
 
 
 def verdict(result: Mapping[str, Any]) -> tuple[bool, str]:
@@ -84,7 +97,3 @@ def verdict(result: Mapping[str, Any]) -> tuple[bool, str]:
 
 def _number(value: float | None, form: str) -> str:
     return "not measured" if value is None else format(value, form)
-
-
-def _seconds(value: float | None) -> str:
-    return "" if value is None else f"{value:.1f} s a step"

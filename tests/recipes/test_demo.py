@@ -1,6 +1,7 @@
 """The demo's bookkeeping: which folder, what is done again, which numbers, and what it says about them."""
 
 import dataclasses
+import io
 import json
 
 import pyarrow.parquet as pq
@@ -124,12 +125,15 @@ def test_the_verdict_claims_a_gain_only_when_the_interval_excludes_zero():
     assert not risen and "below 0" in sentence
 
 
-def test_the_table_shows_every_number_that_was_asked_for(tmp_path):
-    console = Console(width=140, record=True, quiet=False, file=open(tmp_path / "out", "w"))
-    console.print(report.table(result(30, 60), 0.0, "t", {"logs": tmp_path}))
-    shown = console.export_text()
-    for words in ("T=1", "greedy", "constant program", "run on", "cut off", "rollouts/s", "16.0", "4.0e-08", "+0.300"):
+def test_the_last_screen_shows_every_number_that_was_asked_for_in_80_columns(tmp_path):
+    summary = {**result(30, 60), "seconds": {"sft": 90.0, "rl": 300.0}}
+    console = Console(width=80, file=io.StringIO())
+    console.print(report.table(summary, 0.0, "t"))
+    shown = console.file.getvalue() + "\n".join(report.lines(summary, {"logs": tmp_path}))
+    wanted = "T=1|greedy|constant program|run on|cut off|rollouts/s|16.0|4.0e-08|sft 1.5, rl 5.0"
+    for words in wanted.split("|"):
         assert words in shown, words
+    assert "0.600" in shown and "+0.300" in shown and "[+0.2" in shown and "…" not in shown
 
 
 def test_every_setting_is_an_option_of_the_command():
