@@ -53,15 +53,12 @@ def table(result: Mapping[str, Any], baseline: float, title: str) -> Any:
     rows.add_column("", no_wrap=True)
     for column in ("before RL", "after RL", "gain"):
         rows.add_column(column, justify="right", no_wrap=True)
-    for how, label in (
-        ("sampled", f"held-out pass rate, T=1 (x{result['samples']})"),
-        ("greedy", "   the same, greedy"),
-    ):
+    for how, label in (("sampled", f"pass rate, T=1 (x{result['samples']})"), ("greedy", "pass rate, greedy")):
         rates = result["rates"][how]
         cells = (str(rates["before"]), str(rates["after"]), rates["gain"].signed)
         rows.add_row(label, *(cell.replace(" ", "\n", 1) for cell in cells))
-    rows.add_row("   by a constant program", f"{baseline:.3f}", f"{baseline:.3f}", "")
-    for name, label in (("run_on", "answers that run on, T=1"), ("truncated", "answers cut off, T=1")):
+    rows.add_row("by a constant program", f"{baseline:.3f}", f"{baseline:.3f}", "")
+    for name, label in (("run_on", "answers run on, T=1"), ("truncated", "answers cut off, T=1")):
         rows.add_row(label, f"{result[name]['before']:.3f}", f"{result[name]['after']:.3f}", "")
     rewards = result["rewards"]
     if rewards:
