@@ -56,8 +56,15 @@ def fences(text: str) -> tuple[str, list[str]]:
 
 
 def unfenced(text: str) -> str:
-    """The content of the one code block that makes up the whole text, else the text itself."""
-    outside, blocks = fences(text.strip())
+    """The content of the one code block that makes up the whole text, else the text itself.
+
+    The closing fence may stand at the end of the last line, as models sometimes write it.
+    """
+    text = text.strip()
+    for mark in ("```", "~~~"):
+        if text.startswith(mark) and text.endswith(mark) and text[-4:-3] not in ("\n", mark[0]):
+            text = f"{text[:-3]}\n{mark}"
+    outside, blocks = fences(text)
     return blocks[0] if len(blocks) == 1 and not outside.strip() else text
 
 

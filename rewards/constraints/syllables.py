@@ -122,6 +122,7 @@ def _listed() -> dict[str, frozenset[int]]:
     return table | {word: frozenset(numbers) for numbers, listed in _EITHER.items() for word in listed.split()}
 
 
+@functools.lru_cache(4096)
 def syllables(word: str) -> frozenset[int]:
     """The numbers of syllables that the word may have."""
     word = unaccented(word.casefold().replace("’", "'"))

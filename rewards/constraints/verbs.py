@@ -2,7 +2,7 @@
 
 The first word must be a form of a verb: one of the list, regularly inflected, or one that its ending gives away
 (-ize, -ify ...). Many forms are nouns too ("book", "plan"); such a word counts as a verb when what follows fits an
-imperative ("Book a table") and not when it fits a subject ("Time flies", "Plans are").
+imperative ("Book a table") and not when it fits a subject ("Time flies", "Plans are"). A gerund counts.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ _ALSO_NOUNS = frozenset(
     "twist type value view voice volunteer walk wall war waste water wave weather weight wheel whistle will wind wire "
     "witness word wound yell zip".split()
 )
-_NEGATED = frozenset(("don't", "doesn't", "didn't", "isn't", "aren't", "wasn't", "haven't", "hasn't"))
+_CONTRACTED = frozenset(("let's", "don't", "doesn't", "didn't", "isn't", "aren't"))
 _ENDINGS = ("ize", "ise", "ify", "izing", "ising", "ifying", "ized", "ised", "ified")
 _IRREGULAR = frozenset(
     "am are ate became been began begun being bought broke broken brought built came caught chose chosen dealt did "
@@ -117,11 +117,7 @@ def starts_with_verb(text: str) -> bool:
     found = [folded(word) for word in words(text[:400])]
     if not found:
         return False
-    first = (
-        found[0].partition("'")[0]
-        if found[0] not in ("let's", "don't", "doesn't", "didn't", "isn't", "aren't")
-        else "do"
-    )
+    first = "do" if found[0] in _CONTRACTED else found[0].partition("'")[0]
     following = found[1] if len(found) > 1 else ""
     if "-" in first:  # "double-check", "re-read": the last part tells
         first = first.split("-")[-1]
@@ -132,6 +128,8 @@ def starts_with_verb(text: str) -> bool:
     verb = bool(stems & _ONLY_VERBS)
     if not verb and not noun:
         return first.endswith(_ENDINGS) and len(first) > 5
+    if verb and first.endswith("ing") and first not in stems & _ONLY_VERBS:
+        return True  # a gerund is a form of a verb, also as a subject
     if following in _PREDICATE:
         return False  # a subject
     if first.endswith("s") and first not in stems and not following:

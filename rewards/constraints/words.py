@@ -9,7 +9,7 @@ import regex
 
 from rufus_plugins.rewards.constraints.declare import constraint, count, ordinal, phrase
 from rufus_plugins.rewards.constraints.reading import folded, initial, letters, unaccented, words
-from rufus_plugins.rewards.constraints.splitting import sentences
+from rufus_plugins.rewards.constraints.splitting import paragraphs, sentences
 from rufus_plugins.rewards.constraints.syllables import syllables
 from rufus_plugins.rewards.constraints.verbs import starts_with_verb
 
@@ -33,11 +33,10 @@ def alphabet(response: str) -> str | None:
 
 @constraint("words:vowel")
 def vowel(response: str) -> str | None:
-    """One paragraph (no line break) with at most three of the vowels a, e, i, o, u, with or without accents."""
-    text = response.strip()
-    if "\n" in text:
+    """One paragraph (no blank line) with at most three of the vowels a, e, i, o, u, with or without accents."""
+    if len(paragraphs(response)) != 1:
         return "more than one paragraph"
-    found = set("aeiou").intersection(unaccented(text).lower())
+    found = set("aeiou").intersection(unaccented(response).lower())
     if not found:
         return "no vowels"
     return f"{len(found)} vowels: {' '.join(sorted(found))}" if len(found) > 3 else None
