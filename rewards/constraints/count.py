@@ -42,13 +42,13 @@ def word_count_range(response: str, min_words: int, max_words: int) -> str | Non
     return None if min_words <= found <= max_words else f"{found} words, {min_words} to {max_words} are asked for"
 
 
-@constraint("count:unique_word_count", N=count)
+@constraint("count:unique_word_count", {"num_unique_words": "N"}, N=count)
 def unique_word_count(response: str, N: int) -> str | None:
     found = len({folded(word) for word in words(response)})
     return None if found >= N else f"{found} different words, at least {N} are asked for"
 
 
-@constraint("count:conjunctions", small_n=count)
+@constraint("count:conjunctions", {"num_conjunctions": "small_n"}, small_n=count)
 def conjunctions(response: str, small_n: int) -> str | None:
     found = CONJUNCTIONS.intersection(folded(word) for word in words(response))
     return (
@@ -56,7 +56,7 @@ def conjunctions(response: str, small_n: int) -> str | None:
     )
 
 
-@constraint("count:person_names", N=count)
+@constraint("count:person_names", {"num_names": "N"}, N=count)
 def person_names(response: str, N: int) -> str | None:
     """Different names of the list, as whole words with a capital: "Mia" is not in "Miami"."""
     given = set(_LETTERS.findall(response))
@@ -64,7 +64,7 @@ def person_names(response: str, N: int) -> str | None:
     return None if found >= N else f"{found} names of the list, at least {N} are asked for"
 
 
-@constraint("count:numbers", N=count)
+@constraint("count:numbers", {"num_numbers": "N"}, N=count)
 def numbers(response: str, N: int) -> str | None:
     """Numbers in digits: 1,000 and 3.14 and 10:30 are one each, 3-5 is two, "1,2" is two."""
     found = len(_NUMBER.findall(response))
@@ -91,7 +91,7 @@ def words_japanese(response: str, N: int) -> str | None:
     return f"not Japanese: {wrong[0]}" if wrong else None
 
 
-@constraint("count:pronouns", N=count)
+@constraint("count:pronouns", {"num_pronouns": "N"}, N=count)
 def pronouns(response: str, N: int) -> str | None:
     """All occurrences; the pronoun of a contraction ("I'm") counts."""
     found = 0

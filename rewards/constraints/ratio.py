@@ -36,7 +36,7 @@ def sentence_balance(response: str) -> str | None:
     return "{} statements, {} questions, {} exclamations: not balanced".format(*numbers)
 
 
-@constraint("ratio:overlap", reference_text=text, percentage=percent)
+@constraint("ratio:overlap", {"reference": "reference_text"}, reference_text=text, percentage=percent)
 def overlap(response: str, reference_text: str, percentage: float) -> str | None:
     """Share of the response's different word trigrams that occur in the reference, within 2 points."""
     own, reference = _trigrams(response), _trigrams(reference_text)

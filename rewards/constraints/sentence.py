@@ -30,7 +30,7 @@ def _longest_run(sentence: str) -> int:
     return longest if longest > 1 else 0
 
 
-@constraint("sentence:keyword", word=phrase, N=ordinal)
+@constraint("sentence:keyword", {"keyword": "word", "nth_sentence": "N"}, word=phrase, N=ordinal)
 def keyword(response: str, word: str, N: int) -> str | None:
     found = sentences(response)
     if len(found) < N:
@@ -38,7 +38,7 @@ def keyword(response: str, word: str, N: int) -> str | None:
     return None if keyword_count(found[N - 1], word) else f"{word!r} is not in sentence {N}"
 
 
-@constraint("sentence:increment", small_n=count)
+@constraint("sentence:increment", {"increment": "small_n"}, small_n=count)
 def increment(response: str, small_n: int) -> str | None:
     """Each sentence has exactly `small_n` more words than the one before."""
     found = [len(words(sentence)) for sentence in sentences(response)]

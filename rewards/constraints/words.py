@@ -81,7 +81,7 @@ def start_verb(response: str) -> str | None:
     return None if starts_with_verb(response) else f"does not start with a verb: {response.split()[0][:80]!r}"
 
 
-@constraint("words:repeats", small_n=count)
+@constraint("words:repeats", {"max_repeats": "small_n"}, small_n=count)
 def repeats(response: str, small_n: int) -> str | None:
     numbers = Counter(folded(word) for word in words(response))
     if not numbers:

@@ -100,6 +100,7 @@ CASES = [
     ("words:start_verb", {}, "The bread bakes.", False),
     ("words:repeats", {"small_n": 2}, "the cat, the dog", True),
     ("words:repeats", {"small_n": 2}, "The the THE", False),
+    ("words:repeats", {"max_repeats": 1}, "the cat", True),
     ("words:odd_even_syllables", {}, "Big tiger sleeps", True),  # 1 2 1
     ("words:odd_even_syllables", {}, "Big tiger tiger", False),
     ("words:odd_even_syllables", {}, "Big fire burns", True),  # fire: 1 or 2
