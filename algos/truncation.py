@@ -38,9 +38,12 @@ def masked_terminations(names: Iterable[str] | None) -> frozenset[Termination]:
     return frozenset(found)
 
 
-def truncation_rate(terminations: Iterable[Termination]) -> float:
-    """Share of truncated rollouts among those that did not end in an infrastructure fault; 0.0 if there are none."""
-    kept = [t for t in terminations if t.fault is not Fault.INFRASTRUCTURE]
+def truncation_rate(terminations: Iterable[Termination | None]) -> float:
+    """Share of truncated rollouts among those that did not end in an infrastructure fault; 0.0 if there are none.
+
+    None: an ending that nobody named, but that was not a length limit.
+    """
+    kept = [t for t in terminations if t is None or t.fault is not Fault.INFRASTRUCTURE]
     return sum(t in TRUNCATED for t in kept) / len(kept) if kept else 0.0
 
 

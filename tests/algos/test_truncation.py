@@ -28,6 +28,7 @@ def test_the_truncation_rate_leaves_infrastructure_faults_out():
     endings = [T.ANSWERED, T.RESPONSE_LENGTH, T.CONTEXT_LENGTH, T.TOOL_BUDGET, T.SANDBOX_LOST]
     assert truncation_rate(endings) == 0.5
     assert truncation_rate([T.SANDBOX_LOST]) == 0.0
+    assert truncation_rate([None, T.RESPONSE_LENGTH]) == 0.5
 
 
 def test_the_schedule_warns_after_patience_and_does_not_move_unless_told():

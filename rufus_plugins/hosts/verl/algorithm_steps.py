@@ -121,7 +121,7 @@ class AlgorithmSteps:
         outside = {key: fault[key] or endings[key] in self._masked for key in batch.keys}
         self._facts = advantages.StepFacts(outside, fault, self._penalty, self._cap())
 
-        rollouts = list({key.rsplit("_", 1)[0]: end for key, end in endings.items() if end is not None}.values())
+        rollouts = list({key.rsplit("_", 1)[0]: end for key, end in endings.items()}.values())
         for end in Termination:
             count = rollouts.count(end)
             if count or end in TRUNCATED:

@@ -68,7 +68,7 @@ class GroupFilterSampler(ReplayBufferAsync):
         """Prompts given up while in flight: whatever they still write is cleared."""
         self._fresh: list[tuple[Verdict, float | None]] = []
         """Judged since the last step took note."""
-        self._endings: list[Termination] = []
+        self._endings: list[Termination | None] = []
         """How the rollouts of these groups ended."""
         self._entries: list[Judged] = []
         self._resumed, self._step = False, 0
@@ -272,7 +272,7 @@ class GroupFilterSampler(ReplayBufferAsync):
         found, endings = rollout_values(tags, self.filter.metric, self.masked, self.cap)
         for rollout, value in found.items():
             values[rollout.split("_", 1)[0]].append(value)
-        self._endings.extend(ending for ending in endings.values() if ending is not None)
+        self._endings.extend(endings.values())
         for uid, group in values.items():
             verdict = self.filter.judge(group)
             mean = math.fsum(group) / len(group) if group else None

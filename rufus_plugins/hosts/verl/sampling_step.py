@@ -32,7 +32,7 @@ class Step:
     kept: int = 0
     means: list[float] = field(default_factory=list)
     dropped: Counter = field(default_factory=Counter)
-    endings: list[Termination] = field(default_factory=list)
+    endings: list[Termination | None] = field(default_factory=list)
     """How each generated rollout ended, as far as its reward said."""
     late: bool = False
 
