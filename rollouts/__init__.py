@@ -5,7 +5,11 @@ from rufus_plugins import hookimpl
 
 @hookimpl
 def register_environments():
-    return {}
+    from rufus_plugins.rollouts.environments.functions import Functions
+
+    return {
+        "functions": Functions,
+    }
 
 
 @hookimpl

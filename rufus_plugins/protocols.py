@@ -33,7 +33,16 @@ class Environment(Protocol):
         """Returns the messages that open the episode (normally the task's prompt)."""
         ...
 
-    async def step(self, message: Message) -> StepResult: ...
+    async def step(self, message: Message) -> StepResult:
+        """Answers one assistant message.
+
+        Its `tool_calls` (OpenAI shape, `arguments` a mapping) can all be read: malformed calls are answered before
+        they get here. Each is answered by a tool message with its `tool_call_id`, `name` and `content`, and
+        optionally `status` (ok | error) and `started`, which go to the rollout's record and not to the model.
+        Without `done` or messages the episode ends with the model's answer. `InfrastructureError` ends it typed;
+        anything else that is raised ends it `environment_lost`.
+        """
+        ...
 
     async def finish(self) -> Mapping[str, Any]:
         """Collects what the reward needs; called once, before `close`."""
