@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rufus_plugins.errors import DataError
+from rufus_plugins.rewards.constraints.reading import clean
 
 Check = Callable[..., str | None]
 Converter = Callable[[Any], Any]
@@ -114,11 +115,10 @@ def percent(value: Any) -> float:
 
 
 def text(value: Any) -> str:
-    from rufus_plugins.rewards.constraints.reading import clean
-
-    if not isinstance(value, str) or not value.strip():
+    cleaned = clean(value) if isinstance(value, str) else ""
+    if not cleaned.strip():
         raise DataError(f"needs a text that is not blank, not {value!r}")
-    return clean(value)
+    return cleaned
 
 
 def phrase(value: Any) -> str:

@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from rufus_plugins.errors import DataError
 from rufus_plugins.rewards import constraints
 from rufus_plugins.rewards.constraints import csv_table, markup, nesting, reading, splitting
 from rufus_plugins.rewards.constraints.language import not_in_language
@@ -205,6 +206,24 @@ UNITS = [
 def checks():
     for name in constraints.ids():
         yield name, constraints.bound(name, {key: KWARGS[key] for key in constraints.kwargs_of(name)})
+
+
+BAD = [None, 1, -1, 2.5, True, "", " ", "x", "5", [], [1], ["a"], [""], {}, float("nan"), float("inf"),
+       "\ud800", "(", "[a-",
+       "\\", "\u200b", "\u0301", "C++", "*", b"x"]  # fmt: skip
+
+
+def test_a_kwarg_of_any_value_is_refused_or_works():
+    for name in constraints.ids():
+        for key in constraints.kwargs_of(name):
+            for value in BAD:
+                kwargs = {other: KWARGS[other] for other in constraints.kwargs_of(name)} | {key: value}
+                try:
+                    check = constraints.bound(name, kwargs)
+                except DataError:
+                    continue
+                for response in ("Hello world. It is.", "你好，世界", "\ud800"):
+                    assert check(response) is None or isinstance(check(response), str)
 
 
 @pytest.mark.timeout(120)
