@@ -10,7 +10,7 @@ from rufus_plugins.errors import DataError
 from rufus_plugins.rewards.constraints.declare import constraint, phrase
 from rufus_plugins.rewards.constraints.markup import HEADING, RULE, bullets, fences, unfenced
 from rufus_plugins.rewards.constraints.nesting import deepest_brackets, deepest_quotes, quoted_phrases
-from rufus_plugins.rewards.constraints.reading import CLOSERS, folded, words
+from rufus_plugins.rewards.constraints.reading import CLOSERS, folded, only_punctuation, words
 from rufus_plugins.rewards.constraints.splitting import EMOJI, kind, sentences
 
 _WORDLIKE = regex.compile(r"[\p{L}\p{N}]")
@@ -221,4 +221,6 @@ def output_template(response: str) -> str | None:
 
 @constraint("format:no_whitespace")
 def no_whitespace(response: str) -> str | None:
+    if only_punctuation(response):
+        return "nothing but punctuation"
     return "contains blanks" if any(c.isspace() for c in response) or _BLANKS.intersection(response) else None

@@ -6,7 +6,7 @@ from typing import Any
 
 from rufus_plugins.errors import DataError
 from rufus_plugins.rewards.constraints.declare import constraint, count, holds, phrase, phrases, relation, text
-from rufus_plugins.rewards.constraints.reading import keyword_count
+from rufus_plugins.rewards.constraints.reading import keyword_count, only_punctuation
 
 
 def letter(value: Any) -> str:
@@ -30,6 +30,8 @@ def frequency(response: str, keyword: str, frequency: int, relation: str) -> str
 
 @constraint("keywords:forbidden_words", forbidden_words=phrases)
 def forbidden_words(response: str, forbidden_words: list[str]) -> str | None:
+    if only_punctuation(response):
+        return "nothing but punctuation"
     found = [word for word in forbidden_words if keyword_count(response, word)]
     return f"forbidden: {', '.join(found)}" if found else None
 

@@ -29,6 +29,7 @@ _WORD = regex.compile(
     rf"(?:https?://|www\.)[^\s<>()\[\]]++|\d\ufe0f?\u20e3(*SKIP)(*FAIL)|[{CJK}]|{_W}++(?:{_JOIN}{_W}++)*+",
     regex.V1,
 )
+_CONTENT = regex.compile(r"[\p{L}\p{N}\p{S}]")
 _TOKEN_EDGE = regex.compile(r"^[^\p{L}\p{M}\p{N}]++|[^\p{L}\p{M}\p{N}]++$")
 
 
@@ -42,6 +43,11 @@ def clean(text: str) -> str:
     if text.isascii():
         return text
     return unicodedata.normalize("NFC", _MARKS.sub("\\1\u034f", text))
+
+
+def only_punctuation(text: str) -> bool:
+    """Whether there is no letter, digit, emoji or other symbol. A rule that forbids something then has no object."""
+    return _CONTENT.search(text) is None
 
 
 def words(text: str) -> list[str]:

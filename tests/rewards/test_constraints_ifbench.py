@@ -177,6 +177,7 @@ CASES = [
     ("format:output_template", {}, "My Answer: My Conclusion: Future Outlook:", False),
     ("format:output_template", {}, "My Conclusion: a My Answer: b Future Outlook: c", False),
     ("format:no_whitespace", {}, "NoBlanksHere.", True),
+    ("format:no_whitespace", {}, "...", False),
     ("format:no_whitespace", {}, "No\u00a0blanks", False),
     ("format:no_whitespace", {}, "braille\u2800blank", False),
     # --- custom

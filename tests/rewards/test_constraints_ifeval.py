@@ -183,6 +183,9 @@ CASES = [
     ("change_case:capital_word_frequency", {"capital_frequency": 2, "capital_relation": AT_LEAST}, "One USA", False),
     # --- punctuation
     ("punctuation:no_comma", {}, "No comma here; none.", True),
+    ("punctuation:no_comma", {}, ".", False),  # says nothing, so nothing is followed
+    ("punctuation:no_comma", {}, "👍", True),
+    ("keywords:forbidden_words", {"forbidden_words": ["rat"]}, "...", False),
     ("punctuation:no_comma", {}, "1,000", False),
     ("punctuation:no_comma", {}, "مرحبا، يا عالم", False),
     ("punctuation:no_comma", {}, "りんご、みかん", False),

@@ -211,6 +211,7 @@ DISAGREEMENTS = [
     ("change_case:capital_word_frequency", {"capital_frequency": 1, "capital_relation": "less than"}, "So I'm in", True,
      False, "ours: the word has a small letter"),
     ("punctuation:no_comma", {}, "你好，世界", False, True, "ours (debatable): the full-width comma is a comma"),
+    ("punctuation:no_comma", {}, ".", False, True, "ours: a full stop says nothing, so it follows nothing"),
     ("count:unique_word_count", {"N": 2}, "No – no", False, True, "ours: a dash is no word"),
     ("count:conjunctions", {"small_n": 2}, "A and b, And c", False, True, "ours: and is one conjunction"),
     ("count:person_names", {"N": 1}, "Miami is Available.", False, True, "ours: Mia and Ava are no words of it"),
