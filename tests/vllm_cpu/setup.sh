@@ -39,5 +39,7 @@ version = "$version+cpu"
 packages = []
 TOML
 $pip install --no-deps --no-build-isolation "$wheels/name"
+cp -r "$here/tests/vllm_cpu/plugin" "$wheels/plugin"
+$pip install --no-deps --no-build-isolation "$wheels/plugin"
 $pip install --no-deps --no-build-isolation -e "$here"
 "$dir/bin/python" -c 'from importlib.metadata import version as v; print("vllm", v("vllm"), "torch", v("torch"))'
