@@ -5,11 +5,10 @@ from __future__ import annotations
 import regex
 
 from rufus_plugins.rewards.constraints.declare import constraint, count, holds, ordinal, phrase, relation
-from rufus_plugins.rewards.constraints.reading import keyword_starts, words
+from rufus_plugins.rewards.constraints.reading import folded, words
 from rufus_plugins.rewards.constraints.splitting import paragraphs, sentences
 
 _DIVIDER = regex.compile(r"(?:^|(?<=\s))\*[ \t]?\*[ \t]?\*(?=\s|$)")
-_OPENING = regex.compile(r"^[^\p{L}\p{N}]++")
 
 
 @constraint("length_constraints:number_words", num_words=count, relation=relation)
@@ -43,7 +42,8 @@ def nth_paragraph_first_word(response: str, num_paragraphs: int, nth_paragraph: 
         return f"{len(found)} paragraphs, {num_paragraphs} are asked for"
     if nth_paragraph > len(found):
         return f"there is no paragraph {nth_paragraph}"
-    paragraph = found[nth_paragraph - 1]
-    if keyword_starts(_OPENING.sub("", paragraph), _OPENING.sub("", first_word) or first_word):
+    wanted = [folded(word) for word in words(first_word)]
+    first = [folded(word) for word in words(found[nth_paragraph - 1])[: len(wanted)]]
+    if wanted and (first == wanted or [word.removesuffix("'s") for word in first] == wanted):
         return None
-    return f"paragraph {nth_paragraph} starts with {paragraph.split()[0]!r}"
+    return f"paragraph {nth_paragraph} starts with {' '.join(first)[:80]!r}"

@@ -116,19 +116,31 @@ def without_code_spans(line: str) -> str:
 
 
 def emphasised(text: str) -> list[str]:
-    """What is set between `*...*`, `**...**` or `***...***` on one line, outside code: the outermost spans."""
+    """What is set between `*...*`, `**...**` or `***...***` on one line, outside code: the outermost spans.
+
+    Runs of stars pair up as in CommonMark, up to its rules about punctuation next to them.
+    """
     found: list[str] = []
     for line in fences(text)[0].split("\n"):
         if "*" not in line or RULE.match(line):
             continue
         line = without_code_spans(line.replace("\\*", "\\"))
-        opened: tuple[int, int] | None = None  # length of the opening run, where its content begins
+        opened: list[list[int]] = []  # stars left, where the content begins
+        spans: list[tuple[int, int]] = []
         for match in regex.finditer(r"\*+", line):
             before, after = line[match.start() - 1 : match.start()], line[match.end() : match.end() + 1]
-            size = len(match[0])
-            if opened and before and not before.isspace() and size == opened[0]:
-                found.append(line[opened[1] : match.start()])
-                opened = None
-            elif opened is None and after and not after.isspace() and size <= 3:
-                opened = (size, match.end())
+            left = len(match[0])
+            while left and opened and before and not before.isspace():
+                used = min(2, left, opened[-1][0])
+                begin = opened[-1][1]
+                while spans and spans[-1][0] >= begin:
+                    spans.pop()
+                spans.append((begin, match.start()))
+                left -= used
+                opened[-1][0] -= used
+                if not opened[-1][0]:
+                    opened.pop()
+            if left and after and not after.isspace():
+                opened.append([left, match.end()])
+        found += [line[begin:end] for begin, end in spans]
     return found

@@ -115,10 +115,6 @@ def keyword_count(text: str, phrase: str, case: bool = False) -> int:
     return sum(1 for _ in pattern.finditer(text if case else folded_text(text)))
 
 
-def keyword_starts(text: str, phrase: str) -> bool:
-    return _keyword(phrase, False).match(folded_text(text)) is not None
-
-
 @functools.lru_cache(8)
 def folded_text(text: str) -> str:
     return folded(text)

@@ -103,6 +103,18 @@ CASES = [
         "One.\n\nTwo.",
         False,
     ),
+    (
+        "length_constraints:nth_paragraph_first_word",
+        {"num_paragraphs": 1, "nth_paragraph": 1, "first_word": "well"},
+        "Well-known things.",
+        False,
+    ),
+    (
+        "length_constraints:nth_paragraph_first_word",
+        {"num_paragraphs": 1, "nth_paragraph": 1, "first_word": "el gato"},
+        "«El gato» duerme.",
+        True,
+    ),
     # --- content
     ("detectable_content:number_placeholders", {"num_placeholders": 2}, "Dear [name], at [home address].", True),
     ("detectable_content:number_placeholders", {"num_placeholders": 1}, "[] and [ ] and [1]", False),

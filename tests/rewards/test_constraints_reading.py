@@ -87,6 +87,7 @@ def test_a_fence_is_closed_by_a_fence_of_its_own_kind():
 
 def test_emphasis_follows_markdown():
     assert markup.emphasised("*a* **b *c* d** 2 * 3 * 4 `*no*` \\*no\\* ***e***") == ["a", "b *c* d", "e"]
+    assert markup.emphasised("**one*\n*two** and **** and ** x **\n* item *three*") == ["one", "two", "three"]
 
 
 def test_a_table_knows_which_fields_were_quoted_and_refuses_broken_quotes():
