@@ -189,6 +189,26 @@ def zygote_filter(*, metadata: bool) -> bytes:
     return _end(code)
 
 
+_OF_A_SESSION = frozenset(
+    "socket shmget msgget semget mq_open inotify_init inotify_init1 ptrace setpriority ioprio_set sched_setparam "
+    "sched_setscheduler sched_setaffinity sched_setattr pidfd_send_signal io_setup mknod mknodat chroot personality "
+    "name_to_handle_at".split()
+)
+"""What everyday programs in a sandbox with its own namespaces may use."""
+
+
+def session_filter() -> bytes:
+    """What nothing in a local sandbox may do: it has its own network, processes, IPC and mounts, and may use those."""
+    audit_arch, column = _arch()
+    code = _begin(audit_arch, column)
+    for name, numbers in _NEVER.items():
+        if name not in _OF_A_SESSION:
+            _deny(code, numbers[column])
+    _deny(code, _CLONE3[column], errno.ENOSYS)  # its flags lie in memory: glibc then falls back to clone
+    _deny_flags(code, _CLONE[column], _CLONE_NEW)
+    return _end(code)
+
+
 def program_filter(*, forks: bool, own_pid: int | None) -> bytes:
     """What a program may not do beyond that. `own_pid`: the only process it may signal (None: its namespace)."""
     audit_arch, column = _arch()
