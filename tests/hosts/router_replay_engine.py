@@ -122,6 +122,21 @@ def error_of(function):
     return None
 
 
+def really_stock():
+    """verl's own class, without ours in between."""
+    import verl.workers.engine.fsdp.transformer_impl as transformer_impl
+
+    from rufus_plugins.hosts.verl.cpu_engine import on_cpu_engine
+
+    registry = EngineRegistry._engines["language_model"]["fsdp2"]
+    ours = registry["cpu"]
+    registry["cpu"] = on_cpu_engine(transformer_impl.FSDPEngineWithLMHead, transformer_impl)
+    try:
+        return engine("R3")
+    finally:
+        registry["cpu"] = ours
+
+
 results = {}
 stock, record, rollout = engine("disabled"), engine("R2"), engine("R3")
 for packed in (True, False):
@@ -147,6 +162,13 @@ for packed in (True, False):
             "gradients_other": largest(gradients(rollout, routes=rotated(routes), **how), native_gradients),
         }
         rollout._counts, rollout._bytes = None, 0
+
+verls = really_stock()
+results["off"] = {
+    "log_probs": float((infer(verls)["log_probs"].values() - infer(stock)["log_probs"].values()).abs().max()),
+    "gradients": largest(gradients(verls), gradients(stock)),
+    "installed": hasattr(stock.module.model.layers[1].mlp.route_tokens_to_experts, "routers"),
+}
 
 with rollout.train_mode():
     first = rollout.train_batch(batch(routes=routes, update_lr_scheduler=False), loss)["metrics"]

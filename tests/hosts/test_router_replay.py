@@ -64,6 +64,24 @@ def test_an_engine_without_replay_records_nothing(ranks):
     assert not any(rank[case]["stock_has_routes"] for rank in ranks for case in CASES)
 
 
+def test_switched_off_the_engine_is_verls_own(ranks):
+    for rank in ranks:
+        assert rank["off"] == {"log_probs": 0.0, "gradients": 0.0, "installed": False}
+
+
+def test_on_gpus_the_engine_comes_before_the_stock_one():
+    import verl.workers.engine.fsdp.transformer_impl as transformer_impl
+    from verl.workers.engine import EngineRegistry
+
+    stock = transformer_impl.FSDPEngineWithLMHead
+    for strategy in ("fsdp", "fsdp2"):
+        engines = EngineRegistry._engines["language_model"][strategy]
+        assert engines["cuda"] is stock
+        for vendor in ("nvidia", "amd"):
+            ours = engines["cuda", vendor]
+            assert issubclass(ours, stock) and ours.__name__ == "ReplayingFSDPEngineWithLMHead"
+
+
 def test_metrics_come_once_per_step_over_all_ranks_and_mini_batches(ranks):
     tokens = 12 + 7 + 9 + 15 + 5 + 11
     for rank in ranks:

@@ -51,6 +51,22 @@ def test_a_moe_family_without_moe_layers_is_refused():
         pass
 
 
+@pytest.mark.parametrize(
+    "name, owner",
+    [
+        ("qwen3_5_moe", "Qwen3_5MoeTopKRouter"),
+        ("llama4", "Llama4Router"),
+        ("gemma4", "Gemma4TextRouter"),
+        ("aria", "AriaExperts"),
+        ("glm4v_moe_text", "Glm4vMoeTextMoE"),
+    ],
+)
+def test_a_multimodal_model_has_the_adapter_of_its_text_model(name, owner):
+    from transformers import AutoConfig
+
+    assert adapter_of(AutoConfig.for_model(name)).owner == owner
+
+
 class NewMoeConfig(Qwen3MoeConfig):
     model_type = "new_moe"
 
