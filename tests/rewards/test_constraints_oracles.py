@@ -247,6 +247,7 @@ DISAGREEMENTS = [
     ("format:parentheses", {}, "((((( open )", False, True, "ours: one level is closed, not five"),
     ("format:quotes", {}, "“He said ‘she told me “go” again’ loudly”", True, False,
      "ours: typographic quotes are quotes"),
+    ("format:quotes", {}, "Don't say \"it's\" or \"that's\" \"now\".", False, True, "ours: apostrophes are no quotes"),
     ("format:options", {"options": "I know or I don't know"}, "I don’t know", True, False,
      "ours: the typographic apostrophe is an apostrophe"),
     ("format:newline", {}, "- One\n- two –", True, False, "ours: a dash is no word"),

@@ -227,6 +227,12 @@ def test_a_judge_rubric_shows_the_judge_one_criterion_and_the_response_without_t
     assert run({"rubrics": [POLITE]}, "A cat.", Rubrics(judge=judge, judge_threshold=0.5)).value == 1.0
 
 
+def test_a_judge_of_the_registry_serves_by_name():
+    capital = {"id": "judge", "kwargs": {"criterion": "The answer is the capital of France.", "reference": "Paris"}}
+    assert run({"rubrics": [capital]}, "The answer is Paris.", Rubrics(judge="rule")).value == 1.0
+    assert run({"rubrics": [capital]}, "The answer is Rome.", Rubrics(judge="rule")).value == 0.0
+
+
 def test_the_judge_is_not_asked_where_a_mechanical_rubric_has_failed():
     judge = FixedJudge()
     score = run({"rubrics": [POLITE, NO_COMMA]}, "A cat, sat.", Rubrics(judge=judge))
