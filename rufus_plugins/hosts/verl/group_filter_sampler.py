@@ -22,12 +22,13 @@ from verl.utils.skip import SkipManager
 from rufus_plugins.algos.curriculum import Curriculum, Judged
 from rufus_plugins.algos.group_filter import GroupFilter, NoProductiveGroups, Verdict, group_filter
 from rufus_plugins.algos.truncation import masked_terminations
-from rufus_plugins.errors import ConfigError, InfrastructureError
+from rufus_plugins.errors import ConfigError
 from rufus_plugins.types import Termination
 
 from .group_values import rollout_values
 from .rollout_watch import RolloutWatch
 from .sampling_step import Step
+from .validation_groups import validation_groups
 
 POLL_S = 0.5
 """Shortest time between two looks at the queue. verl's is 2 s; ours."""
@@ -79,7 +80,7 @@ class GroupFilterSampler(ReplayBufferAsync):
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[Any, dict]:
         """`batch_size` groups (fewer with a warning, see `on_short`) and the metrics of the wait."""
         if partition_id == "val":
-            return self._sample_validation(batch_size), {}
+            return validation_groups(self, batch_size), {}
         step = Step(global_steps, batch_size, self.filter)
         good = self._fill(step)
         if len(good) < batch_size:
@@ -311,35 +312,6 @@ class GroupFilterSampler(ReplayBufferAsync):
         started = self.prompt_global_steps["train"]
         ages = [step.step - started.get(uid, step.step) for uid in chosen]
         return step.metrics([self._values[uid] for uid in chosen], ages)
-
-    def _sample_validation(self, batch_size: int) -> Any:
-        """All of validation's groups. Lost ones end the run: the metric would be of another set."""
-        rule = self.filter
-        started = progressed = debugged = time.monotonic()
-        seen: Any = None
-        while True:
-            self._sync_metadata_from_transfer_queue()
-            ended = self.finished_keys["val"] | self.failure_keys["val"]
-            if len(ended) >= batch_size:
-                break
-            flying = self.pending_keys["val"] | self.running_keys["val"]
-            gone = self.watch.lost() & flying if self.watch is not None else set()
-            now = time.monotonic()
-            mark = (len(ended), len(flying), len(self.partitions["val"]))
-            if mark != seen:
-                seen, progressed = mark, now
-            if gone or now - progressed > rule.lost_after_s:
-                raise InfrastructureError(
-                    f"validation: {len(gone or flying)} of {batch_size} prompts are lost "
-                    + ("with their rollout worker" if gone else f"(nothing has ended for {now - progressed:.0f} s)")
-                    + f", {len(ended)} ended within {now - started:.0f} s; the logs of the rollout workers say why"
-                )
-            debugged = self._wait_for_next_poll("val", debugged)
-        chosen = sorted(ended)[:batch_size]
-        batch = self._materialize_batch("val", chosen, dict(self.partitions["val"]))
-        if self.watch is not None:
-            self.watch.settled(set(chosen))
-        return batch
 
 
 def _plain(config: Any) -> dict[str, Any]:
