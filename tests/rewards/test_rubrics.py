@@ -164,7 +164,7 @@ def test_checker_code_decides_and_sees_the_prompt_if_it_asks_for_it():
     assert run({"rubrics": [short]}, "A cat sat down.").value == 0.0
     echo = code("def evaluate(response, prompt):\n    return prompt in response")
     assert run({"rubrics": [echo]}, "You said: Write about cats.").value == 1.0
-    named = code("def helper(r): return False\ndef mine(r): return 1", function="mine")
+    named = code("def other(r): return False\ndef mine(r): return 1", function="mine")
     assert run({"rubrics": [named]}, "x").value == 1.0
 
 
