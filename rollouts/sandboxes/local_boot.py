@@ -3,9 +3,9 @@
 In namespaces of its own (so that the kernel takes everything away with the last process, whatever kills it):
 
 - A tmpfs of the sandbox's disk size lies on /sys, where nobody keeps data. It holds what the sandbox writes.
-- Two overlays: `/` over an empty skeleton and `/usr` over the machine's own, both with the layers of a snapshot between.
-  Under root, /usr is mapped into the sandbox's user ids (idmapped mount, Linux 5.19), so that the sandbox's root may change it.
-- Inside, uid 0 is nobody on the machine: 65536 ids from `FIRST_UID` when root starts it, else the caller's own id alone.
+- Two overlays: `/` over an empty skeleton and `/usr` over the machine's own, with the layers of a snapshot between.
+  Under root, /usr is mapped into the sandbox's user ids (idmapped mount, Linux 5.19), so that its root may change it.
+- Inside, uid 0 is nobody on the machine: 65536 ids from `FIRST_UID` when root starts it, else the caller's own alone.
 
 With `{"copy": ...}` it enters a running sandbox's mounts instead and copies what the sandbox has written.
 Numbers: linux/mount.h, sched.h; the syscalls from 424 on are the same on every architecture.
@@ -25,7 +25,7 @@ import subprocess
 import sys
 
 FIRST_UID, IDS = 524288, 65536
-"""The second subordinate range that distributions give out. One range for all sandboxes, so that snapshots fit. Ours."""
+"""A subordinate range as distributions give them out. One for all sandboxes, so that snapshots fit. Ours."""
 SCRATCH = "/sys"
 INODES = 400_000
 """Files and folders that a sandbox may make. Ours: they cost kernel memory beyond the disk's size."""
