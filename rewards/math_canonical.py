@@ -24,7 +24,7 @@ _SUPER = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
 _SUB = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
 _DROPPED = re.compile(
     r"\\(?:left|right|bigl|bigr|Bigl|Bigr|biggl|biggr|Biggl|Biggr|big|Big|bigg|Bigg|displaystyle|textstyle|limits|"
-    r"nolimits|mathstrut|strut|hfill|phantom\{\})(?![A-Za-z])"
+    r"bf|rm|it|sf|tt|nolimits|mathstrut|strut|hfill|phantom\{\})(?![A-Za-z])"
 )
 _SPACES = re.compile(r"\\[,;:!>]|\\(?:quad|qquad|thinspace|space)(?![A-Za-z])|\\ |~")
 _RENAMED = {
@@ -54,6 +54,7 @@ def canonical(text: str) -> str:
     for old, new in _UNICODE.items():
         if old in text:
             text = text.replace(old, new)
+    text = re.sub(r"\s+", " ", text)
     text = re.sub("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺]+", lambda m: "^{" + m.group().translate(_SUPER) + "}", text)
     text = re.sub("[₀₁₂₃₄₅₆₇₈₉]+", lambda m: "_{" + m.group().translate(_SUB) + "}", text)
     text = re.sub(r"\u221a\s*(\w+|\([^()]*\))", lambda m: r"\sqrt{" + m.group(1).strip("()") + "}", text)
@@ -76,8 +77,10 @@ def canonical(text: str) -> str:
     text = re.sub(r"\\(?:arc|a)?(sin|cos|tan)h?\^\{-1\}", lambda m: r"\arc" + m.group(1), text)
     text = re.sub(r"\\frac\s*\{", r"\\frac{", text)
     text = re.sub(r"\}\s+\{", "}{", text)
+    text = re.sub(r"\\text\{\s*infinity\s*\}|\binfinity\b", r"\\infty ", text)
     text = text.replace("\x00", r"\\")
     text = re.sub(r"\s+", " ", text).strip()
+    text = re.sub(r"[,;]?\s*(?:\\text\{[^{}]*\}\s*)?\(?\s*[a-zA-Z]\s*\\in\s*\\mathbb\{[ZN]\}\s*\)?\s*$", "", text)
     return _trimmed(text)
 
 

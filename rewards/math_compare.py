@@ -24,7 +24,7 @@ from typing import Any
 
 from rufus_plugins.rewards.math_canonical import canonical, split_top, too_large
 from rufus_plugins.rewards.math_expressions import expressions_same, proportional, read
-from rufus_plugins.rewards.math_numbers import DECIMAL, number, numbers_same
+from rufus_plugins.rewards.math_numbers import number, numbers_same
 from rufus_plugins.rewards.math_shapes import (
     NAME,
     RELATION,
@@ -90,19 +90,20 @@ def _with_unit(text: str) -> tuple[str, Any]:
         return match[1], ((), 0.01, 0.0)
     if match := re.fullmatch(r"(.*\S)\s*\^\\circ\s*(?:\\text\{\s*([CF])\s*\}|([CF]))?", text, re.DOTALL):
         scale = match[2] or match[3]
-        return match[1], parse_unit(f"°{scale}" if scale else "°")
+        if not re.search(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])", match[1]):
+            return match[1], parse_unit(f"°{scale}" if scale else "°")
     for match in re.finditer(r"(?<=[\w})])\s*\\text\{", text):
         tail = text[match.start() :].strip()
         if not re.fullmatch(r"(?:\\text\{[^{}]*\}|\^\{?-?\d\}?|[/\s]|\\cdot)+", tail):
             continue
-        words = plain(tail).strip()
+        words = re.sub(r"\s*\^\s*", "^", plain(tail)).strip()
         return text[: match.start()].strip(), parse_unit(words) or ""
-    match = re.fullmatch(
-        rf"((?:{DECIMAL}|\\frac\{{[^{{}}]*\}}\{{[^{{}}]*\}}|[-+,/ \d.])+?)(\s+)([A-Za-z€£][A-Za-z/^{{}}\d\s-]*)", text
+    match = len(text) <= 200 and re.fullmatch(
+        r"((?:\\frac\{[^{}]*\}\{[^{}]*\}|[-+,/ \d.])+)(?<= )([A-Za-z€£][A-Za-z/^{}\d\s-]*)", text
     )
     if match and number(match[1].strip()) is not None:
-        unit = parse_unit(match[3].strip())
-        if unit is not None or re.fullmatch(r"[A-Za-z]{3,}(?: [A-Za-z]+)*", match[3].strip()):
+        unit = parse_unit(match[2].strip())
+        if unit is not None or re.fullmatch(r"[A-Za-z]{3,}(?: [A-Za-z]+)*", match[2].strip()):
             return match[1].strip(), unit or ""
     return text, None
 
@@ -174,13 +175,20 @@ def _same(gold: str, answer: str) -> bool:
 def _choice(gold: str, answer: str) -> bool | None:
     letter = _LETTER.match(gold)
     if not letter:
-        return None
+        one, other = _letters(gold), _letters(answer)
+        return one == other if one and other and len(one) > 1 and ("," in gold + answer) else None
     chosen = _CHOSEN.match(answer)
     if not chosen:
         return (
             None if re.fullmatch(r"[\w\\{}^+\-*/() ]+=?.*", answer) and len(answer) > 1 and "(" not in gold else False
         )
     return chosen.group(1).upper() == letter.group(1) and not re.match(r"\s*[,;&]|\s*(?:and|or)\b", chosen.group(2))
+
+
+def _letters(text: str) -> str:
+    """The letters of a choice of several, sorted: `A, C`, `AC`, `A and C`."""
+    bare = re.sub(r"[\s,;()&]|\\text|[{}]|\band\b", "", text)
+    return "".join(sorted(bare)) if re.fullmatch(r"[A-J]{1,10}", bare) else ""
 
 
 def _words(gold: str, answer: str) -> bool | None:
@@ -200,7 +208,7 @@ def _spoken(text: str) -> str | None:
     if re.search(r"[\d=<>^_\\+*/|]", opened) or not re.search(r"[^\W\d_]", opened):
         return None
     words = re.sub(r"[^\w' -]", " ", opened).casefold().split()
-    if not words or ("\\text" not in text and all(len(w) <= 2 for w in words)):
+    if not words or ("\\text" not in text and words != ["no"] and all(len(w) <= 2 for w in words)):
         return None
     if len(words) > 1 and words[0] in ("the", "a", "an"):
         words = words[1:]
@@ -256,6 +264,10 @@ def _shapes(gold: str, answer: str) -> bool | None:
         single, many = (one, other) if one.kind == "scalar" else (other, one)
         if many.kind in ("set", "list") and len(many.parts) == 1:
             return _same(*((single.parts[0], many.parts[0]) if single is one else (many.parts[0], single.parts[0])))
+        if many.kind == "list" and single is one:  # 3/4 or 0.75
+            return all(_same(single.parts[0], part) for part in many.parts)
+        if len(split_outside(_EQUALS, single.parts[0])) > 1:
+            return None
         if many.kind in ("matrix", "union") or r"\begin" in single.parts[0] or RELATION.search(single.parts[0]):
             return None
         return False

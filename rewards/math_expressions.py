@@ -38,12 +38,29 @@ class Expression:
         return found if mpmath.isfinite(found) else None
 
     @property
+    def rational(self) -> Any:
+        """The exact value if it is a rational number without decimals; else None."""
+        from sympy import Float
+
+        try:
+            value = self.tree.doit() if not self.symbols and not self.tree.has(Float) else None
+        except Exception:
+            return None
+        return value if value is not None and value.is_Rational else None
+
+    @property
     def digits(self) -> int | None:
         """Least significant digits of the decimals in it; None if it is exact."""
         from sympy import Float
 
         found = [len(str(f).replace(".", "").replace("-", "").strip("0")) for f in self.tree.atoms(Float)]
         return min(found) if found else None
+
+
+_FILLER = re.compile(
+    r"\\text\{\s*\(?(?:approx\w*\.?|about|exactly|units?|total|each|square|cubic|the|answer|final|value|is|:|=|\s)*\)?\s*\}",
+    re.IGNORECASE,
+)
 
 
 @functools.lru_cache(maxsize=512)
@@ -56,7 +73,10 @@ def read(text: str) -> Expression | None:
 
     text = _MIXED.sub(lambda m: rf"({m[1] or m[4]}+\frac{{{m[2] or m[5]}}}{{{m[3] or m[6]}}})", text)
     text = re.sub(r"(\d)\s*[eE]([-+]?\d{1,4})(?![\w.])", r"\1\\cdot 10^{\2}", text)
-    text = re.sub(r"\\text\{([^{}]*)\}", r" ", text)
+    text = re.sub(r"(\d+(?:\.\d+)?|\([^()]*\))\s*\^\\circ(?![A-Za-z])", r"(\1\\cdot\\frac{\\pi}{180})", text)
+    text = _FILLER.sub(" ", text)
+    if r"\text" in text:
+        return None  # words may change what the symbols mean: "not 5"
     complex_number = re.search(r"(?<![\\A-Za-z])i(?![A-Za-z])|\\sqrt\{\s*-|\\imath|\\arg|\\Re|\\Im", text)
     try:
         tree = latex2sympy(text, is_real=not complex_number, convert_degrees=False, normalization_config=None)
@@ -84,6 +104,9 @@ def expressions_same(gold: str, answer: str) -> bool:
     if one is None or other is None:
         return _by_math_verify(gold, answer)
     symbols = one.symbols | other.symbols
+    exact = (one.rational, other.rational)
+    if not symbols and None not in exact:
+        return exact[0] == exact[1]
     values = [(one.at(p), other.at(p)) for p in (points(symbols) if symbols else [{}])]
     known = [(a, b) for a, b in values if a is not None and b is not None]
     if any((a is None) != (b is None) for a, b in values):
@@ -121,6 +144,8 @@ def _by_math_verify(gold: str, answer: str) -> bool:
     """math-verify's own comparison, for what is no plain expression (sums, vectors, sets with conditions ...)."""
     if too_large(gold) or too_large(answer):
         return False  # equal texts were found equal before
+    if _spoken(gold) != _spoken(answer):
+        return False
     from math_verify import LatexExtractionConfig, parse, verify
 
     config = (LatexExtractionConfig(boxed_match_priority=0),)
@@ -129,3 +154,7 @@ def _by_math_verify(gold: str, answer: str) -> bool:
         for text in (gold, answer)
     ]
     return bool(read[0] and read[1] and verify(read[0], read[1], timeout_seconds=None))
+
+
+def _spoken(text: str) -> list[str]:
+    return [" ".join(words.split()).casefold() for words in re.findall(r"\\text\{([^{}]*)\}", _FILLER.sub(" ", text))]

@@ -7,7 +7,7 @@ import re
 from rufus_plugins.rewards.math_canonical import split_top
 from rufus_plugins.rewards.math_numbers import GROUPED
 
-NAME = r"(?:[A-Za-z]|\\[A-Za-z]+)(?:_(?:\{[^{}]*\}|\w))?'*"
+NAME = r"(?:[A-Za-z]|\\(?:vec|overrightarrow|hat|bar|overline)\s*\{[^{}]*\}|\\[A-Za-z]+)(?:_(?:\{[^{}]*\}|\w))?'*"
 RELATION = re.compile(r"\\le(?![A-Za-z])|\\ge(?![A-Za-z])|\\ne(?![A-Za-z])|<=|>=|<|>")
 
 
@@ -25,6 +25,10 @@ _BUILDER = re.compile(rf"^\\\{{\s*{NAME}\s*(?:\\in\s*\\mathbb\{{R\}}\s*)?(?:\\mi
 """`{x | condition}`."""
 
 
+_NAMED_TUPLE = re.compile(rf"^\(\s*({NAME}(?:\s*,\s*{NAME})+)\s*\)\s*=\s*\((.*)\)$", re.DOTALL)
+"""`(x,y) = (1,2)`."""
+
+
 class Shape:
     """list (no order) | sequence | tuple | set | union | matrix | scalar, with its parts."""
 
@@ -36,6 +40,12 @@ def shape_of(text: str) -> Shape:
     text = re.sub(rf"^{NAME}\s*\\in(?![A-Za-z])\s*", "", text)
     if not re.search(r"\\text\{\s*(?:if|when|for|where)", text):
         text = re.sub(r",?\s*(?:\\text\{\s*(?:,\s*)?(?:and|or)\s*\}|(?<![\w\\])(?:and|or)(?!\w))\s*", ", ", text)
+    if match := _NAMED_TUPLE.match(text):
+        names, values = split_top(match[1]), split_top(match[2])
+        if len(names) == len(values):
+            return Shape("list", [f"{name}={value}" for name, value in zip(names, values, strict=True)])
+    if cases := re.fullmatch(r"\\begin\{cases\}(.*?)\\end\{cases\}", text, re.DOTALL):
+        text = ", ".join(row.strip() for row in cases[1].split(r"\\") if row.strip())
     if builder := _BUILDER.match(text):
         text = builder[1]
     if matrix := _matrix(text):

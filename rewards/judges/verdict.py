@@ -29,6 +29,8 @@ class Protocol:
     """JSON schema for servers with structured output."""
 
 
+_MAX_CHARS = 20_000
+"""A verdict stands at the end; the bound is for texts that no judge writes. Ours."""
 _NUMBER = r"[-+]?\d+(?:\.\d+)?"
 _REFUSAL = re.compile(
     r"^\W*(?:i['\u2019]?m sorry|i am sorry|sorry\b|i can(?:no|['\u2019])t|i cannot|\[error\]|error\b)", re.I
@@ -42,7 +44,7 @@ _VERDICT_LABEL = (
 def read_verdict(protocol: str, text: str) -> float | None:
     """The score in 0..1 that a judge's text states under a protocol; None if it states none."""
     rest = without_thinking(text)
-    return None if rest is None or not rest.strip() else protocol_named(protocol).read(rest.strip())
+    return None if rest is None or not rest.strip() else protocol_named(protocol).read(rest.strip()[-_MAX_CHARS:])
 
 
 def protocol_named(name: str) -> Protocol:

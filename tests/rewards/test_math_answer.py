@@ -3,7 +3,6 @@
 import asyncio
 import json
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -35,7 +34,7 @@ def scores(items, **config):
 def test_pairs_whose_equality_was_worked_out_by_hand():
     found = scores([(p["gold"], f"\\boxed{{{p['answer']}}}") for p in PAIRS])
     wrong = [(p["gold"], p["answer"], v) for p, v in zip(PAIRS, found, strict=True) if v != p["correct"]]
-    assert len(PAIRS) > 200 and wrong == []
+    assert len(PAIRS) > 350 and wrong == []
 
 
 def test_what_is_settled_outside_the_jail_agrees_with_the_pairs():
@@ -44,15 +43,14 @@ def test_what_is_settled_outside_the_jail_agrees_with_the_pairs():
     assert len(settled) > 40 and all(by_text[g, a] == v for g, a, v in settled)
 
 
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("case", CASES, ids=[c["id"] for c in CASES])
 def test_real_cases_of_other_graders(case, tmp_path):
     marker = tmp_path / "executed"
     given, wanted = case["input"], case["expected"]
     if "items" not in given:
         response = given["response"].replace("{MARKER}", str(marker))
-        begin = time.monotonic()
         assert scores([(given["gold"], response)]) == [float(wanted["correct"])], case["why"]
-        assert time.monotonic() - begin < wanted.get("max_seconds", 120)
         assert not marker.exists()
         return
     found = [None] * len(given["items"])
@@ -75,10 +73,8 @@ HUGE = r"((((x+y+z)^{200}+1)^{200}+1)^{200}+\pi)"
 def test_a_poisonous_answer_costs_its_own_deadline_and_its_neighbours_nothing():
     right = [(rf"\frac{{\sqrt{{{k}}}}}{{2}}", rf"\boxed{{\sqrt{{{k}}}/2}}") for k in (2, 3, 5, 6, 7, 10, 11, 13)]
     scores(right)  # the worker is loaded
-    begin = time.monotonic()
     found = scores([*right[:4], (r"\sqrt{2}", rf"\boxed{{{SLOW}}}"), *right[4:]], timeout_s=2, workers=1)
     assert found == [1, 1, 1, 1, 0, 1, 1, 1, 1]
-    assert time.monotonic() - begin < 30
 
 
 def test_an_answer_that_eats_memory_is_wrong_and_the_next_one_is_scored():
@@ -144,21 +140,16 @@ def test_the_final_answer_is_what_the_model_committed_to(response, answer):
     assert final_answer(response) == answer
 
 
-def test_extraction_takes_linear_time_on_hostile_texts():
-    begin = time.monotonic()
-    for piece in (
-        "\\boxed{",
-        "{",
-        "<think>",
-        "answer is ",
-        "answer: ",
-        "$",
-        "\\boxed{1}, ",
-        "<answer>",
-        "####",
-        "**",
-        "\\(",
-        "is ",
-    ):
-        final_answer(piece * 20_000)
-    assert time.monotonic() - begin < 60
+HOSTILE = (
+    "\\boxed{ { } <think> answer\u2423is\u2423 answer:\u2423 $ \\boxed{1},\u2423 <answer> #### ** \\( 1 1\u2423 1, 1/ ^ , : % [1, "
+    "\\text{a} \\text{ ( ) \\frac{1}{2} \\frac ^{2} x= = < \\cup\u2423 \\{ 1e - \\pm\u2423 \\circ \\in \u2423 km\u2423 /m "
+    "\\begin{cases} x\u2423\\in\u2423"
+).split(" ")
+
+
+@pytest.mark.timeout(120)  # an exponential or cubic pattern takes longer than anybody waits
+@pytest.mark.parametrize("piece", [p.replace("\u2423", " ") for p in HOSTILE])
+def test_what_runs_outside_the_jail_ends_on_hostile_texts(piece):
+    found = final_answer(piece * 20_000)
+    assert found is None or len(found) <= 10_000
+    assert quick("\\sqrt{2}", piece * (4900 // len(piece))) in (None, False)
