@@ -64,8 +64,14 @@ def build(config: Any, kind: str, found: Registry | None = None) -> Any | None:
     name = name_of(config, kind)
     if name is None:
         return None
+    found = found or registry()
     fields = {key: value for key, value in section(config)[kind].items() if key != "name" and value != "???"}
-    return (found or registry()).build(kind, name, fields)
+    if kind == "environment":  # the rules of the episode stand beside the environment's own fields
+        from .rollouts.rules import NAMES
+
+        own = found.get(kind, name).config_fields
+        fields = {key: value for key, value in fields.items() if key not in NAMES or key in own}
+    return found.build(kind, name, fields)
 
 
 def check(config: Any, found: Registry | None = None) -> dict[str, str]:
@@ -76,6 +82,10 @@ def check(config: Any, found: Registry | None = None) -> dict[str, str]:
         if name is not None:
             build(config, kind, found)
             chosen[kind] = name
+    if "environment" in chosen:
+        from .rollouts.rules import episode_rules
+
+        episode_rules(section(config)["environment"])
     for key, value in section(config).items():
         if key in CHECKS and value is not None:
             module, function = CHECKS[key].split(":")

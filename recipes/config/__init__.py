@@ -2,7 +2,8 @@
 registered reward, environment and stage, so that a plugin ships no yaml and built-ins take the same way.
 
 `reward=<name>` puts `name` and the fields of the reward's dataclass under `rufus.reward` and makes verl use our
-reward manager. Which fields exist and which values fit is checked when the part is built, not here.
+reward manager; `environment=<name>` does the same under `rufus.environment` and makes verl use our agent loop. Which
+fields exist and which values fit is checked when the part is built, not here.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ REWARD_MANAGER = {
     "name": "RufusRewardManager",
     "module": {"path": "pkg://rufus_plugins.hosts.verl.reward_manager"},
 }
+
+AGENT_LOOP = "rufus"
+"""Name under which hosts/verl/agent_loop.py registers our agent loop with verl."""
 
 
 @functools.cache
@@ -54,7 +58,9 @@ def publish(found: Registry | None = None) -> None:
         store.store(name=name, group="rufus/reward", package="_global_", node=_selection("reward", name, part))
         store.store(name=name, group="reward", node=_reward_option(name))
     for name, part in names["environment"].items():
-        store.store(name=name, group="environment", package="_global_", node=_selection("environment", name, part))
+        node = _selection("environment", name, part)
+        node.actor_rollout_ref = {"rollout": {"agent": {"default_agent_loop": AGENT_LOOP}}}
+        store.store(name=name, group="environment", package="_global_", node=node)
     for name, part in names["stage"].items():
         if part is not None and (config := _stage_config(part)):
             store.store(name=name, group="stage", package="_global_", node={"defaults": [f"/{config}@_global_"]})

@@ -24,6 +24,7 @@ from rufus_plugins.types import Termination
 from . import advantages, faults
 from .group_values import ending, last_scores
 from .response_budget import FIELD
+from .rollout_metrics import rollout_metrics
 from .rollout_watch import RolloutWatch
 
 SAMPLER = ("pkg://rufus_plugins.hosts.verl.group_filter_sampler", "GroupFilterSampler")
@@ -126,6 +127,7 @@ class AlgorithmSteps:
             count = rollouts.count(end)
             if count or end in TRUNCATED:
                 metrics[f"rufus/endings/{end}/total"] = float(count)
+        metrics.update(rollout_metrics(batch.tags))
         metrics["rufus/truncation/mean"] = truncation_rate(rollouts)
         metrics["rufus/masked_rollouts/total"] = float(len({key.rsplit("_", 1)[0] for key in masked}))
         self._watch_budget(metrics)

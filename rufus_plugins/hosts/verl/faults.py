@@ -40,18 +40,20 @@ def exclude(batch: Any, metrics: dict[str, Any]) -> Any:
     """Takes the faulted samples of a training batch out of the loss, the group means and the metrics.
 
     They stay in the batch as rows that verl treats as padding: mask 0, a group of their own, tag `is_padding`
-    (trainer/ppo/padding_utils.py). Counts go to `rufus/faults/<termination>`. Raises `InfrastructureError` when
-    more than `MAX_SHARE` of the samples are spoiled.
+    (trainer/ppo/padding_utils.py). Counts of rollouts go to `rufus/faults/<termination>`. Raises
+    `InfrastructureError` when more than `MAX_SHARE` of the rollouts are spoiled.
     """
     found = terminations(batch)
     spoiled = [row for row, termination in enumerate(found) if is_fault(termination)]
-    counts = Counter(found[row].value for row in spoiled)
-    metrics["rufus/faults"] = len(spoiled)
+    # a rollout has a row per segment
+    endings = {key.rsplit("_", 1)[0]: found[row] for row, key in enumerate(batch.keys)}
+    counts = Counter(ending.value for ending in endings.values() if is_fault(ending))
+    metrics["rufus/faults"] = counts.total()
     metrics.update({f"rufus/faults/{name}": count for name, count in counts.items()})
-    if len(spoiled) > MAX_SHARE * len(found):
+    if counts.total() > MAX_SHARE * len(endings):
         raise InfrastructureError(
-            f"{len(spoiled)} of {len(found)} samples of this step were spoiled by faults of our side "
-            f"({', '.join(f'{name} {count}' for name, count in counts.items())}); the reward workers' logs above say "
+            f"{counts.total()} of {len(endings)} samples of this step were spoiled by faults of our side "
+            f"({', '.join(f'{name} {count}' for name, count in counts.items())}); the workers' logs above say "
             "why. The run ends: what is left would be a different training set."
         )
     if spoiled:
@@ -60,7 +62,7 @@ def exclude(batch: Any, metrics: dict[str, Any]) -> Any:
 
 
 def drop(batch: Any) -> tuple[Any, list[str]]:
-    """A validation batch without its faulted samples, and the uid of each that was dropped."""
+    """A validation batch without its faulted samples, and the uid of each rollout that was dropped."""
     import transfer_queue as tq
 
     spoiled = [row for row, termination in enumerate(terminations(batch)) if is_fault(termination)]
@@ -77,7 +79,7 @@ def drop(batch: Any) -> tuple[Any, list[str]]:
         tags=[batch.tags[row] for row in kept],
         extra_info=batch.extra_info,
     )
-    return rest, [key.rsplit("_", 2)[0] for key in keys]
+    return rest, [rollout.rsplit("_", 1)[0] for rollout in {key.rsplit("_", 1)[0]: None for key in keys}]
 
 
 def _blank(batch: Any, rows: list[int]) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from rufus_plugins.errors import ConfigError
 from rufus_plugins.plugins import registry
+from rufus_plugins.recipes.config import AGENT_LOOP
 
 from . import router_replay_config
 
@@ -32,6 +33,7 @@ def preflight(config: Any) -> None:
     _check_algorithms(config)
     check_rules(config)
     _check_reward_manager(config, chosen.get("reward"))
+    _check_agent_loop(config, chosen.get("environment"))
     router_replay_config.apply(config)
     _adopt_trainer(config)
 
@@ -67,6 +69,22 @@ def _check_reward_manager(config: Any, reward: str | None) -> None:
             f"rufus.reward.name={reward} is set, but reward.reward_manager.name={manager.name} would never call it: "
             f"select the reward by reward={reward}, which sets both"
         )
+
+
+def _check_agent_loop(config: Any, environment: str | None) -> None:
+    loop = config.actor_rollout_ref.rollout.agent.default_agent_loop
+    if (environment is not None) == (loop == AGENT_LOOP):
+        return
+    if environment is not None:
+        raise ConfigError(
+            f"rufus.environment.name={environment} is set, but the agent loop is another one "
+            f"(actor_rollout_ref.rollout.agent.default_agent_loop={loop}) and would never use it: select the "
+            f"environment by environment={environment}, which sets both"
+        )
+    raise ConfigError(
+        f"actor_rollout_ref.rollout.agent.default_agent_loop={loop} plays an environment, but none is selected: "
+        "add environment=<name>; `rufus list environment` shows what exists"
+    )
 
 
 def _adopt_trainer(config: Any) -> None:

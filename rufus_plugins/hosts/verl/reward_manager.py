@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,9 @@ from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
 from rufus_plugins import selection
 from rufus_plugins.errors import ConfigError, DataError, InfrastructureError
-from rufus_plugins.types import ContextSegment, Score, Task, Termination, Trajectory
+from rufus_plugins.types import ContextSegment, Score, Termination, Trajectory
+
+from .tasks import plain, task_of
 
 TIMEOUT_S = 600.0
 """Deadline of one scoring, from the moment it is admitted. Ours; a reward has finer deadlines of its own."""
@@ -79,7 +81,7 @@ class RufusRewardManager(RewardManagerBase):
         told: Mapping[str, Any] = extra.get("trajectory") or {}
         text = self.tokenizer.decode(segments[-1].response_ids, skip_special_tokens=True)
         return Trajectory(
-            task=_task(fields),
+            task=task_of(fields),
             segments=segments,
             messages=tuple(told.get("messages") or ({"role": "assistant", "content": text},)),
             tool_calls=tuple(told.get("tool_calls") or ()),
@@ -101,7 +103,7 @@ class RufusRewardManager(RewardManagerBase):
 
 
 def _result(score: Score, termination: Termination) -> dict[str, Any]:
-    info = {key: _plain(value) for key, value in score.metrics.items()}
+    info = {key: plain(value) for key, value in score.metrics.items()}
     return {
         "reward_score": float(score.value),
         "reward_extra_info": {**info, "score": float(score.value), "termination": termination.value},
@@ -128,26 +130,3 @@ def _segment(item: Any) -> ContextSegment:
         response_mask=[1] * response_length if own is None else own[:response_length].tolist(),
         response_logprobs=None if logprobs is None else logprobs[:response_length].tolist(),
     )
-
-
-def _task(fields: Mapping[str, Any]) -> Task:
-    extra = dict(_plain(fields.get("extra_info")) or {})
-    scored = _plain(fields.get("reward_model")) or {}
-    return Task(
-        id=str(extra.get("id", extra.get("index", fields.get("uid", "")))),
-        data_source=str(fields.get("data_source", "unknown")),
-        prompt=tuple(_plain(fields.get("raw_prompt")) or ()),
-        ground_truth=scored.get("ground_truth"),
-        extra=extra,
-    )
-
-
-def _plain(value: Any) -> Any:
-    """Without numpy: arrays become lists, scalars Python numbers."""
-    if isinstance(value, np.ndarray | np.generic):
-        return _plain(value.tolist())
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return [_plain(item) for item in value]
-    return value

@@ -16,7 +16,8 @@ import numpy as np
 from rufus_plugins.types import Termination
 
 TAG = "rufus_score"
-"""Tag of a rollout's last segment: `{"reward": float, "ending": str | None, "metrics": {name: float}}`."""
+"""Tag of a rollout's last segment: `{"reward": float, "ending": str | None, "metrics": {name: float}}`, and `rollout`,
+the episode's own numbers, where an environment was played."""
 
 
 def tag_scores(module: ModuleType) -> None:
@@ -34,6 +35,8 @@ def tag_scores(module: ModuleType) -> None:
             key = f"{kwargs['uid']}_{kwargs['session_id']}_{len(outputs) - 1}"
             cap = kwargs.get("response_budget") or self.config.data.max_response_length
             tag = score_tag(outputs[-1].reward_score, outputs[-1].extra_fields, len(outputs[-1].response_ids), cap)
+            if told := outputs[-1].extra_fields.get("rollout_metrics"):
+                tag["rollout"] = dict(told)
             await tq.async_kv_batch_put(keys=[key], partition_id="train", tags=[{TAG: tag}])
 
     worker._agent_loop_postprocess = postprocess
