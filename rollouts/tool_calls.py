@@ -390,7 +390,9 @@ FORMATS: dict[str, Callable[[str, _Types], _Read]] = {
     "qwen": _hermes,
     "glm-4.5": _glm,
     "glm45": _glm,
+    "glm47": _glm,
     "qwen3_coder": _qwen_coder,
+    "qwen3_xml": _qwen_coder,
     "llama3_json": _llama,
     "mistral": _mistral,
 }

@@ -14,7 +14,7 @@ import re
 
 INSTRUCTIONS = (
     "You are a strict grader. Judge whether the candidate's response answers the question. If a reference is given, "
-    "it is right, and the candidate must agree with it."
+    "it is right, and the candidate must agree with it; alternatives in it are separated by |||."
 )
 """Ours."""
 

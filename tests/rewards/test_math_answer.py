@@ -141,14 +141,14 @@ def test_the_final_answer_is_what_the_model_committed_to(response, answer):
 
 
 HOSTILE = (
-    "\\boxed{ { } <think> answer\u2423is\u2423 answer:\u2423 $ \\boxed{1},\u2423 <answer> #### ** \\( 1 1\u2423 1, 1/ ^ , : % [1, "
-    "\\text{a} \\text{ ( ) \\frac{1}{2} \\frac ^{2} x= = < \\cup\u2423 \\{ 1e - \\pm\u2423 \\circ \\in \u2423 km\u2423 /m "
-    "\\begin{cases} x\u2423\\in\u2423"
+    r"\boxed{ { } <think> answer_is_ answer:_ $ \boxed{1},_ <answer> #### ** \( 1 1_ 1, 1/ ^ , : % [1, \text{a} \text{ "
+    r"( ) \frac{1}{2} \frac ^{2} x= = < \cup_ \{ 1e - \pm_ \circ \in _ km_ /m \begin{cases} x_\in_"
 ).split(" ")
+"""Pieces that patterns stumble over when they are repeated; `_` is a blank."""
 
 
 @pytest.mark.timeout(120)  # an exponential or cubic pattern takes longer than anybody waits
-@pytest.mark.parametrize("piece", [p.replace("\u2423", " ") for p in HOSTILE])
+@pytest.mark.parametrize("piece", [p.replace("_", " ") for p in HOSTILE])
 def test_what_runs_outside_the_jail_ends_on_hostile_texts(piece):
     found = final_answer(piece * 20_000)
     assert found is None or len(found) <= 10_000
