@@ -54,7 +54,7 @@ def write(tq, groups: range) -> None:
                 {
                     **{"status": "success", "prompt_len": 128, "response_len": TOKENS, "seq_len": TOKENS + 128},
                     **{"global_steps": 1, "min_global_steps": 0, "max_global_steps": 0},
-                    TAG: score_tag(reward, {"reward_extra_info": info}),
+                    TAG: json.dumps(score_tag(reward, {"reward_extra_info": info})),
                 }
             )
     tq.kv_batch_put(keys=keys, partition_id="train", fields=list_of_dict_to_tensordict(fields), tags=tags)

@@ -1,5 +1,6 @@
 """The sampler against a real TransferQueue; the rollout side writes groups as verl's agent-loop workers do."""
 
+import json
 import math
 import time
 import types
@@ -48,7 +49,7 @@ def write_group(tq, uid, rewards, partition="train", segments=1, status="finishe
             fields.append({"rm_scores": scores, "extra_fields": {"reward_extra_info": info}})
             tags.append({"status": "success", "response_len": length, "seq_len": length, "global_steps": 1})
         if tagged:  # as our patched worker does
-            tags[-1][TAG] = score_tag(reward, {"reward_extra_info": info})
+            tags[-1][TAG] = json.dumps(score_tag(reward, {"reward_extra_info": info}))
     if keys:
         tq.kv_batch_put(keys=keys, partition_id=partition, fields=list_of_dict_to_tensordict(fields), tags=tags)
     tq.kv_batch_put(keys=[uid], partition_id=partition, tags=[{"status": status}])

@@ -1,5 +1,6 @@
 """What the filter judges, over any mix of segments, faults, masked endings and rewards."""
 
+import json
 import math
 from fractions import Fraction
 
@@ -30,7 +31,7 @@ def tags_of(rollouts, order):
         for segment in range(segments):
             tags[f"u_{number}_{segment}"] = {"status": "success", "response_len": 5}
         info = {"termination": ending.value} if ending else {}
-        tags[f"u_{number}_{segments - 1}"][TAG] = score_tag(reward, {"reward_extra_info": info}, 5, 100)
+        tags[f"u_{number}_{segments - 1}"][TAG] = json.dumps(score_tag(reward, {"reward_extra_info": info}, 5, 100))
     keys = sorted(tags)
     order.shuffle(keys)
     return {key: tags[key] for key in keys}
@@ -58,7 +59,7 @@ def test_any_group_gets_the_verdict_of_exact_arithmetic_on_its_healthy_rollouts(
 
 
 def test_a_metric_that_the_reward_does_not_give_is_named():
-    tags = {"u_0_0": {TAG: score_tag(1.0, {"reward_extra_info": {"acc": True, "note": "text"}})}}
+    tags = {"u_0_0": {TAG: json.dumps(score_tag(1.0, {"reward_extra_info": {"acc": True, "note": "text"}}))}}
     assert rollout_values(tags, "acc", MASKED, None) == ({"u_0": 1.0}, {"u_0": None})
     with pytest.raises(ConfigError, match="gives acc"):
         rollout_values(tags, "accuracy", MASKED, None)

@@ -12,11 +12,11 @@ from rufus_plugins.errors import ConfigError
 from rufus_plugins.types import Termination
 
 from . import faults
-from .score_tags import TAG, score_tag
+from .score_tags import read_tag, score_tag
 
 
 def last_scores(tags: Mapping[str, Mapping[str, Any]], partition_id: str, cap: int | None) -> dict[str, dict[str, Any]]:
-    """`{uid}_{rollout}` -> what its last segment's tag says (`score_tags.TAG`), from tags by row key.
+    """`{uid}_{rollout}` -> what its last segment's tag says (`score_tags.read_tag`), from tags by row key.
 
     Rows without the tag (restored from a checkpoint of plain verl) are fetched; `cap` is their response budget.
     """
@@ -25,7 +25,7 @@ def last_scores(tags: Mapping[str, Mapping[str, Any]], partition_id: str, cap: i
         rollout, _, segment = key.rpartition("_")
         if rollout not in last or last[rollout][0] < int(segment):
             last[rollout] = (int(segment), key)
-    told = {key: tags[key].get(TAG) for _, key in last.values()}
+    told = {key: read_tag(tags[key]) for _, key in last.values()}
     missing = {key: tags[key].get("response_len", 0) for key, score in told.items() if score is None}
     told.update(_fetched(missing, partition_id, cap))
     return {rollout: told[key] for rollout, (_, key) in last.items()}

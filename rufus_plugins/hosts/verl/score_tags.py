@@ -7,6 +7,7 @@ verl keeps them in the stored fields: to judge a group from `rm_scores` is to fe
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
@@ -16,8 +17,15 @@ import numpy as np
 from rufus_plugins.types import Termination
 
 TAG = "rufus_score"
-"""Tag of a rollout's last segment: `{"reward": float, "ending": str | None, "metrics": {name: float}}`, and `rollout`,
-the episode's own numbers, where an environment was played."""
+"""Tag of a rollout's last segment, as JSON text: `{"reward": float, "ending": str | None, "metrics": {name: float}}`,
+and `rollout`, the episode's own numbers, where an environment was played. Text, because the queue takes seven times as
+long to list tags that hold a container."""
+
+
+def read_tag(tags: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a row's tags say of its rollout; None if the row is not a rollout's last segment."""
+    text = tags.get(TAG)
+    return None if text is None else json.loads(text)
 
 
 def tag_scores(module: ModuleType) -> None:
@@ -37,7 +45,7 @@ def tag_scores(module: ModuleType) -> None:
             tag = score_tag(outputs[-1].reward_score, outputs[-1].extra_fields, len(outputs[-1].response_ids), cap)
             if told := outputs[-1].extra_fields.get("rollout_metrics"):
                 tag["rollout"] = dict(told)
-            await tq.async_kv_batch_put(keys=[key], partition_id="train", tags=[{TAG: tag}])
+            await tq.async_kv_batch_put(keys=[key], partition_id="train", tags=[{TAG: json.dumps(tag)}])
 
     worker._agent_loop_postprocess = postprocess
 
