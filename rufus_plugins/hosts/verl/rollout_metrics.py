@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .score_tags import TAG
+from .score_tags import read_tag
 
 SUMS = ("retries", "compactions", "tokens_diverged", "close_failed", "summary_missing")
 """Events: how many there were. Everything else is averaged over the rollouts; a rollout without it counts 0."""
@@ -16,7 +16,7 @@ def rollout_metrics(tags: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
     `rufus/rollout/malformed/mean` is a share of all calls of the batch: a rollout without calls weighs nothing.
     """
-    told = [tag[TAG]["rollout"] for tag in tags if (tag.get(TAG) or {}).get("rollout")]
+    told = [score["rollout"] for score in map(read_tag, tags) if score and score.get("rollout")]
     if not told:
         return {}
     found: dict[str, float] = {}
