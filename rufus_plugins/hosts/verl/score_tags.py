@@ -44,7 +44,7 @@ def tag_scores(module: ModuleType) -> None:
             cap = kwargs.get("response_budget") or self.config.data.max_response_length
             tag = score_tag(outputs[-1].reward_score, outputs[-1].extra_fields, len(outputs[-1].response_ids), cap)
             if told := outputs[-1].extra_fields.get("rollout_metrics"):
-                tag["rollout"] = dict(told)
+                tag["rollout"] = {name: float(value) for name, value in told.items() if is_number(value)}
             await tq.async_kv_batch_put(keys=[key], partition_id="train", tags=[{TAG: json.dumps(tag)}])
 
     worker._agent_loop_postprocess = postprocess
