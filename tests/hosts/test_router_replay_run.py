@@ -54,6 +54,8 @@ def run(folder, name, *overrides, steps=3):
         *("actor_rollout_ref.rollout.n=4", "actor_rollout_ref.actor.ppo_mini_batch_size=2"),
         *("actor_rollout_ref.rollout.dtype=bfloat16", "actor_rollout_ref.rollout.temperature=1.0"),
         *("actor_rollout_ref.rollout.calculate_log_probs=true", "actor_rollout_ref.actor.optim.lr=1e-4"),
+        # one row at a time: in bf16 a row's company in a batch changes the rounding, and so what is sampled
+        "actor_rollout_ref.rollout.max_num_seqs=1",
         "actor_rollout_ref.model.enable_gradient_checkpointing=true",
         f"reward.custom_reward_function.path={REWARDS}",
         "reward.custom_reward_function.name=coin",
@@ -103,12 +105,6 @@ def test_replay_brings_the_trainer_closer_to_a_bf16_rollout(runs):
     assert runs["rollout"][0]["actor/routing_replay/match_rate"] < 1.0  # else there was nothing to replay
     for key in ("training/rollout_logp_absdiff_mean", "training/rollout_kl_k3"):
         assert replayed[key] < native[key]
-
-
-def test_all_runs_see_the_same_prompts(runs):
-    # the sampled texts may part: in bf16 a row's company in a batch changes the rounding
-    for steps in zip(*runs.values(), strict=True):
-        assert len({step["prompt_length/mean"] for step in steps}) == 1
 
 
 def test_routes_and_gradients_are_in_verls_logger(runs):
