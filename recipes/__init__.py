@@ -10,6 +10,13 @@ def coding_rl_stage() -> Stage:
     return Stage("coding_rl", "coding_rl/train", prepare, reads="reasoning_rl")
 
 
+def coding_agent_stage() -> Stage:
+    """Coding Agent: GSPO over episodes in a shell, reward by the task's own tests (Harbor)."""
+    from rufus_plugins.recipes.coding_agent.prepare import prepare
+
+    return Stage("coding_agent", "coding_agent/train", prepare, reads="general_agent")
+
+
 @hookimpl
 def register_stages():
-    return {"coding_rl": coding_rl_stage}
+    return {"coding_rl": coding_rl_stage, "coding_agent": coding_agent_stage}

@@ -30,10 +30,12 @@ async def run_verifier(
     workdir: str | None = None,
     tests_dir: str = "/tests",
     logs_dir: str = "/logs/verifier",
+    user: str | None = None,
 ) -> dict[str, Any]:
     """`{"reward.json", "reward.txt", "stdout", "stderr", "exit_code", "timed_out"}`; a file that is absent is None.
 
-    `tests`: path below `tests_dir` -> content; must hold `test.sh`. Raises `InfrastructureError` if the sandbox fails.
+    `tests`: path below `tests_dir` -> content; must hold `test.sh`. `user` runs it, "" is the
+    sandbox's own. Raises `InfrastructureError` if the sandbox fails.
     """
     q = shlex.quote
     prepared = await sandbox.exec(
@@ -47,7 +49,9 @@ async def run_verifier(
         await sandbox.write_file(f"{tests_dir}/{path}", content)
     exports = "".join(f"export {name}={q(value)}; " for name, value in (env or {}).items())
     enter = f"cd {q(workdir)} && " if workdir else ""
-    ran = await sandbox.exec(f"{enter}{exports}chmod +x {q(tests_dir)}/test.sh; {q(tests_dir)}/test.sh", timeout_s)
+    await sandbox.exec(f"chmod -R a+rX {q(tests_dir)}; chmod +x {q(tests_dir)}/test.sh", 60.0)
+    who = {"user": user} if user else {}  # only backends that have users take it
+    ran = await sandbox.exec(f"{enter}{exports}{q(tests_dir)}/test.sh", timeout_s, **who)
     if not ran.started:
         raise InfrastructureError(f"the verifier did not start: {ran.stderr[-500:]}", Termination.SANDBOX_LOST)
     found: dict[str, Any] = {

@@ -67,7 +67,7 @@ def step_rewards(steps: Sequence[Mapping[str, Any]], strategy: str) -> tuple[Rew
     for step in steps:
         rewards = read_reward(step["verifier"])
         counted.append(rewards)
-        if not _reached(rewards, step.get("min_reward")):
+        if not reached(rewards, step.get("min_reward")):
             break
     if not counted:
         raise InfrastructureError("no step of the task ran its verifier", Termination.REWARD_FAILED)
@@ -77,7 +77,8 @@ def step_rewards(steps: Sequence[Mapping[str, Any]], strategy: str) -> tuple[Rew
     return {n: sum(r.get(n, 0.0) for r in counted) / len(counted) for n in names}, len(counted)
 
 
-def _reached(rewards: Rewards, least: Any) -> bool:
+def reached(rewards: Rewards, least: Any) -> bool:
+    """Whether a step's rewards are at least `min_reward` (a number for `reward`, or one per name)."""
     if least is None:
         return True
     wanted = least if isinstance(least, Mapping) else {"reward": least}

@@ -6,12 +6,20 @@ from rufus_plugins import hookimpl
 @hookimpl
 def register_environments():
     from rufus_plugins.rollouts.environments.functions import Functions
+    from rufus_plugins.rollouts.environments.shell import Shell
 
     return {
         "functions": Functions,
+        "shell": Shell,
     }
 
 
 @hookimpl
 def register_sandboxes():
-    return {}
+    from rufus_plugins.rollouts.sandboxes.e2b import E2B
+    from rufus_plugins.rollouts.sandboxes.local import Local
+
+    return {
+        "local": Local,
+        "e2b": E2B,
+    }

@@ -15,6 +15,10 @@ OPTIONS = {
     "split": "split of a hub dataset (default train)",
     "subset": "subset (configuration) of a hub dataset",
     "data_source": "name of the origin, for records that do not name theirs",
+    "backend": "sandbox backend to bake environments for: local (default) or e2b",
+    "stand_in": "images, by shell patterns and commas, that this machine's own system may stand in for (local)",
+    "check": "run each task's own solution and tests after baking: yes (default) or no",
+    "build_network": "let local builds use this machine's network: yes or no (default)",
     "heldout_share": "share of the problems to write to heldout.parquet instead (default 0)",
 }
 """Options that a stage's `prepare` may take, by the name of its parameter."""

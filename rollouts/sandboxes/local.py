@@ -4,8 +4,8 @@ It has its own root file system (an overlay over this machine's /usr and an empt
 `rufus prepare coding_agent`), its own processes, users, IPC and host name, and no network unless `network` is set. Root
 inside is nobody outside. `/tests` and `/logs/{verifier,agent,artifacts}` exist, as Harbor's tasks expect.
 
-What is written lies in memory-backed storage of the sandbox's own mount namespace: when the sandbox, or its owner, ends
-by whatever signal, the kernel takes files, mounts and processes with it. Where user namespaces or overlays are forbidden,
+What is written lies in memory of the sandbox's own mount namespace: when the sandbox, or its owner, ends by whatever
+signal, the kernel takes files, mounts and processes with it. Where user namespaces or overlays are forbidden,
 `SandboxUnavailable` says so: there is no weaker fallback for a whole session (one-shot programs: zygote.py).
 """
 

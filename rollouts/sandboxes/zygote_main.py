@@ -88,6 +88,7 @@ class Zygote:
         config = self.config
         for name in config["preload"]:
             self.preload(name)
+        self.clean()  # an import may leave folders here (matplotlib does) that the program's user could not remove
         programs.open_standard_streams()
         threading.stack_size(8 << 20)  # RLIMIT_STACK is large for deep recursion; threads keep the usual size
         try:

@@ -1,0 +1,1 @@
+"""The stage Coding Agent: Harbor tasks in baked sandboxes."""

@@ -1,0 +1,9 @@
+#!/bin/bash
+cat > /app/words <<'END'
+#!/bin/bash
+export LC_ALL=C
+fold=cat
+[ "$1" = -i ] && fold='tr A-Z a-z'
+$fold | tr -s ' \t' '\n' | grep -v '^$' | sort | uniq -c | awk '{print $2, $1}'
+END
+chmod +x /app/words

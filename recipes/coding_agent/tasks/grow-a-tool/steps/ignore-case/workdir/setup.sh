@@ -1,0 +1,2 @@
+#!/bin/bash
+chmod a-w samples/*.txt

@@ -1,0 +1,2 @@
+#!/bin/bash
+sort -V /app/versions.txt | tail -n 1 > /app/newest.txt

@@ -1,0 +1,2 @@
+#!/bin/bash
+[ "$(cat /app/newest.txt)" = "1.10.2" ]
