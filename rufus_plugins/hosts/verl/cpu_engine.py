@@ -38,6 +38,16 @@ def on_cpu_engine(stock: type, transformer_impl: ModuleType) -> type:
             with _no_offload_policy(transformer_impl):
                 return super()._build_fsdp_module(module)
 
+        def save_checkpoint(self, *args, **kwargs):
+            """Without the name of the attention it trained with: other processes may not know it."""
+            config = self.module.config
+            name = vars(config).pop("attn_implementation", None)
+            try:
+                return super().save_checkpoint(*args, **kwargs)
+            finally:
+                if name is not None:
+                    config.attn_implementation = name
+
     CpuEngine.__name__ = CpuEngine.__qualname__ = f"Cpu{stock.__name__}"
     return CpuEngine
 
