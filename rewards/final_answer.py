@@ -59,12 +59,15 @@ def _has_answer(text: str) -> bool:
     return bool(_BOX.search(text) or _HASHES.search(text) or _TAGGED.search(text))
 
 
-def final_answer(response: str) -> str | None:
-    """The final answer as written, without the delimiters around it; None if there is none."""
+def final_answer(response: str, last_line: bool = True) -> str | None:
+    """The final answer as written, without the delimiters around it; None if there is none.
+
+    Without `last_line`, rule 5 is left out.
+    """
     text = without_thinking(response)
     if text is None:
         return None
-    for find in (_boxed, _tagged, _hashes, _anchored, _last_line):
+    for find in (_boxed, _tagged, _hashes, _anchored, *([_last_line] if last_line else [])):
         found = find(text)
         if found is None:
             continue

@@ -149,7 +149,7 @@ def puzzle_answer(response: str) -> str | None:
         found = pattern.findall(text)
         if found and found[-1].strip():
             return found[-1].strip("\n") if pattern is _FENCED else found[-1].strip()
-    return final_answer(text) or text.strip()
+    return final_answer(text, last_line=False) or text.strip()  # a board has many lines
 
 
 def _finite(value: float) -> float:

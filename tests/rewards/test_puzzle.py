@@ -110,4 +110,16 @@ def test_the_answer_is_the_last_tag_then_the_last_block_then_the_text():
     assert puzzle_answer("<answer>1</answer> no, <answer>2</answer>") == "2"
     assert puzzle_answer("so\n```\n1 2\n3 4\n```\n") == "1 2\n3 4"
     assert puzzle_answer("<think>5</think> 1 2 3") == "1 2 3"
+    assert puzzle_answer("2 1\n4 3") == "2 1\n4 3" and puzzle_answer("Some words.\nAnswer: 24") == "24"
     assert puzzle_answer("<think>never ends") is None
+
+
+def test_the_worker_serves_one_puzzle_after_another():
+    from rufus_plugins.rollouts.sandboxes.zygote import shared
+
+    entry = entry_of("mini_sudoku")
+    pool = shared(["reasoning_gym", "rufus_plugins.rewards.puzzle_gym:score"], workers=1)
+    before = pool.started
+    for _ in range(3):
+        assert score({"dataset": "mini_sudoku", "entry": entry}, entry["answer"], workers=1).value == 1.0
+    assert pool.started <= before + 1
