@@ -23,6 +23,7 @@ HOOKS = (
     ("verl.utils.device", "driver:wrap_auto_set_device"),
     ("verl.utils.config", "driver:wrap_validate_config"),
     ("verl.utils.distributed", "cpu_patches:use_gloo_alone"),
+    ("verl.workers.config.model", "cpu_attention:register"),
     ("verl.workers.engine.fsdp.transformer_impl", "router_replay:register"),
     ("verl.workers.engine.fsdp.transformer_impl", "cpu_engine:register"),
     ("verl.workers.rollout.replica", "transformers_rollout:register_replica"),

@@ -74,7 +74,9 @@ def draw(logits: torch.Tensor, rules: list[Sampling], uniforms: list[float]) -> 
     targets = torch.tensor(uniforms, dtype=torch.double).unsqueeze(1) * cumulative[:, -1:]
     drawn = torch.searchsorted(cumulative, targets, right=True).clamp(max=logits.shape[-1] - 1)
     tokens = torch.where(greedy, logits.argmax(dim=-1, keepdim=True), drawn)
-    return tokens.squeeze(1), logprobs.gather(1, tokens).squeeze(1)
+    # the trainer's own formula (verl/utils/torch_functional.py:194), with its rounding: near probability 1 it and
+    # log_softmax differ by 1e-6, which would be all that is left of the difference between rollout and trainer
+    return tokens.squeeze(1), (scaled.gather(1, tokens) - scaled.logsumexp(dim=-1, keepdim=True)).squeeze(1)
 
 
 def _truncate(logits: torch.Tensor, rules: list[Sampling]) -> torch.Tensor:

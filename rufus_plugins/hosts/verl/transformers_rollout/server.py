@@ -23,6 +23,7 @@ from verl.workers.rollout.replica import TokenOutput
 from rufus_plugins.errors import ConfigError, InfrastructureError
 from rufus_plugins.types import Termination
 
+from .. import cpu_attention
 from .generator import Generator, Request
 from .sampling import Sampling
 from .weights import WeightLoader
@@ -278,7 +279,9 @@ def _generator(config: RolloutConfig, model_config: HFModelConfig) -> Generator:
     dtype = _dtype(config.dtype)
     hf_config = model_config.hf_config
     # rows need an explicit mask, which flash attention does not take
-    attention = "eager" if getattr(hf_config, "_attn_implementation", None) == "eager" else "sdpa"
+    attention = getattr(hf_config, "_attn_implementation", None)
+    if attention not in ("eager", "sdpa", cpu_attention.NAME):
+        attention = "sdpa"
     if config.load_format == "dummy":  # the trainer sends the weights before the first request
         model = AutoModelForCausalLM.from_config(hf_config, dtype=dtype, attn_implementation=attention)
     else:
