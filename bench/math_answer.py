@@ -167,7 +167,7 @@ def main() -> int:
     quick = parser.parse_args().quick
     logging.disable(logging.WARNING)  # math-verify warns about every call without its own timeout
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # the jails inherit it
-    return asyncio.run(measure(*((192, 2) if quick else (640, 4))))
+    return asyncio.run(measure(*((128, 1) if quick else (640, 4))))
 
 
 if __name__ == "__main__":
