@@ -44,7 +44,7 @@ PENDING = "\n\nResults of your last calls:\n"
 class Compaction:
     by: str = "policy"
     at: float = 0.8
-    """Share of the segment's room at which it is compacted. Ours."""
+    """Share of the segment's room, what its prompt leaves, at which it is compacted. Ours."""
     max_tokens: int = 1024
     """Of the summary. Ours."""
     keep_chars: int = 8000

@@ -358,8 +358,8 @@ class Episode:
         ids = await self._following(message, answers)
         rules = self._compaction
         if rules is not None:
-            whole = min(self.limits.context, self._buffer.prompt_length + self.limits.response)
-            if len(self._buffer) + len(ids) > rules.at * whole:
+            room = min(self.limits.context - self._buffer.prompt_length, self.limits.response)
+            if self._buffer.response_length + len(ids) > rules.at * room:
                 return await self._compact(message, answers)
         if self._room(len(ids)) < 1:
             context = self.limits.context - len(self._buffer) - len(ids)

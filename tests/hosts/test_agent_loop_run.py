@@ -1,0 +1,183 @@
+"""An environment in verl's own command on CPU: tools over several turns, a compacted context, a lost sandbox.
+
+One run of two steps. The tiny model is warm-started so that it calls the tool.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+PLUGIN = Path(__file__).parent / "lookup_plugin"
+RUN_S = 900
+"""A busy machine with two cores needs minutes to import verl ten times."""
+COMPACTION = {
+    "by": "policy",
+    "at": 0.6,
+    "max_tokens": 32,
+    "instruction": "Your context is nearly full. Note what you did.",
+    "keep_chars": 120,
+}
+PROMPT, RESPONSE = 340, 200
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    import torch
+
+    from rufus_plugins.recipes.tiny.model import build
+    from rufus_plugins.rollouts.episode import Limits
+    from rufus_plugins.rollouts.rules import EpisodeRules
+
+    folder = tmp_path_factory.mktemp("agent")
+    info = folder / "plugin" / "lookup_plugin-0.1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lookup-plugin\nVersion: 0.1\n")
+    (info / "entry_points.txt").write_text("[rufus]\nlookup = lookup_plugin\n")
+    (folder / "plugin" / "lookup_plugin.py").write_text((PLUGIN / "lookup_plugin.py").read_text())
+    sys.path.insert(0, str(PLUGIN))
+    try:
+        import lookup_plugin
+
+        torch.set_num_threads(1)
+        model, tokenizer = build(seed=0)
+        rules = EpisodeRules(compaction=COMPACTION, retries=0)
+        lessons = lookup_plugin.lessons(
+            "glm4_moe", tokenizer, model.config.eos_token_id, rules, Limits(PROMPT + RESPONSE, RESPONSE)
+        )
+        assert lookup_plugin.teach(model, lessons, steps=45) < 0.5
+        model.save_pretrained(folder / "model")
+        tokenizer.save_pretrained(folder / "model")
+        rows = []
+        for word in [*lookup_plugin.PRICES, lookup_plugin.LOST]:
+            task = lookup_plugin.task(word)
+            rows.append(
+                {
+                    "prompt": [dict(message) for message in task.prompt],
+                    "data_source": task.data_source,
+                    "reward_model": {"style": "rule", "ground_truth": task.ground_truth},
+                    "extra_info": {"id": task.id, "index": len(rows)},
+                }
+            )
+    finally:
+        sys.path.remove(str(PLUGIN))
+        sys.modules.pop("lookup_plugin", None)
+    pq.write_table(pa.Table.from_pylist(rows), folder / "train.parquet")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(folder):
+    """(metrics by step, trajectories as the reward saw them)."""
+    metrics, seen, log = folder / "metrics.jsonl", folder / "seen.jsonl", folder / "run.log"
+    compaction = "{" + ",".join(f"{k}:{json.dumps(v)}" for k, v in COMPACTION.items()) + "}"
+    command = [
+        *(sys.executable, "-m", "verl.trainer.main_ppo", "--config-name", "rufus"),
+        *("algorithm=gspo", "reward=priced", "scale=tiny", "environment=functions"),
+        "rufus.environment.functions=[lookup_plugin:lookup]",
+        f"+rufus.environment.compaction={compaction}",
+        *("+rufus.environment.retries=1", "+rufus.environment.max_turns=6", "+rufus.environment.max_turn_tokens=48"),
+        *("rufus.mask_terminations=[]", "rufus.routing_replay=rollout"),
+        f"data.train_files={folder}/train.parquet", f"data.val_files={folder}/train.parquet",
+        *("data.train_batch_size=7", f"data.max_prompt_length={PROMPT}", f"data.max_response_length={RESPONSE}"),
+        "data.dataloader_num_workers=0",
+        f"actor_rollout_ref.model.path={folder}/model",
+        *("actor_rollout_ref.actor.ppo_mini_batch_size=7", "actor_rollout_ref.actor.optim.lr=1e-4"),
+        *("actor_rollout_ref.rollout.n=4", "actor_rollout_ref.rollout.temperature=1.0"),
+        *("trainer.total_training_steps=2", "trainer.total_epochs=9", "trainer.logger=[console,file]"),
+        *("trainer.val_before_train=true", "trainer.test_freq=-1", "trainer.save_freq=-1"),
+        *("trainer.resume_mode=disable", f"trainer.default_local_dir={folder}/out"),
+    ]  # fmt: skip
+    env = os.environ | {
+        "PYTHONPATH": str(folder / "plugin"),
+        "OMP_NUM_THREADS": "1",
+        "RAY_worker_niceness": "0",
+        "VERL_FILE_LOGGER_PATH": str(metrics),
+        "RUFUS_TEST_TRAJECTORIES": str(seen),
+    }
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            command, cwd=folder, env=env, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            code = process.wait(timeout=RUN_S)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, 9)
+    assert code == 0, log.read_text(errors="replace")[-6000:]
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    steps = {line["step"]: line["data"] for line in lines if "training/global_step" in line["data"]}
+    return steps, [json.loads(line) for line in seen.read_text().splitlines()], log.read_text(errors="replace")
+
+
+def test_probabilities_agree_over_turns_with_tool_tokens(run):
+    steps, _, _ = run
+    assert sorted(steps) == [1, 2]
+    for metrics in steps.values():
+        assert metrics["training/rollout_probs_diff_valid"] == 1
+        assert metrics["training/rollout_probs_diff_max"] < 1e-6
+        assert metrics["rufus/rollout/tokens_context/mean"] > 20
+        assert metrics["rufus/rollout/tool_calls/mean"] > 0.5
+        assert metrics["actor/grad_norm"] > 0
+
+
+def test_routes_stay_aligned_with_tokens_over_turns(run):
+    for metrics in run[0].values():
+        [match] = [value for key, value in metrics.items() if key.endswith("routing_replay/match_rate")]
+        assert match > 0.999
+
+
+def test_compacted_rollouts_train_on_all_their_segments(run):
+    steps, seen, _ = run
+    assert any(len(line["segments"]) == 2 for line in seen)
+    for line in seen:
+        for segment in line["segments"]:
+            assert len(segment["response"]) == len(segment["mask"]) == len(segment["logprobs"])
+            assert sum(segment["mask"]) > 0
+    for metrics in steps.values():
+        assert metrics["rufus/rollout/compactions/total"] > 0
+        assert metrics["rufus/groups/segments_per_rollout/max"] == metrics["rufus/rollout/segments/max"] > 1
+        assert metrics["rufus/rollout/tokens_diverged/total"] == 0
+
+
+def test_the_model_reads_special_tokens_of_the_tool_as_text(run, folder):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder / "model")
+    user, response_end = (tokenizer.convert_tokens_to_ids(t) for t in ("<|user|>", "</tool_response>"))
+    looked = 0
+    for line in run[1]:
+        results = [m["content"] for m in line["messages"] if m["role"] == "tool" and "costs" in m["content"]]
+        if len(line["segments"]) > 1 or not results:
+            continue
+        [segment] = line["segments"]
+        context = [i for i, m in zip(segment["response"], segment["mask"], strict=True) if not m]
+        tools = sum(m["role"] == "tool" for m in line["messages"])
+        assert "<|user|> costs" in tokenizer.decode(context)
+        assert context.count(user) == 0 and context.count(response_end) <= tools
+        looked += 1
+    assert looked
+
+
+def test_a_lost_sandbox_is_retried_then_left_out_and_never_scored(run):
+    steps, seen, log = run
+    assert "grape" not in {line["task"] for line in seen if line["ending"] == "sandbox_lost"}
+    for metrics in steps.values():
+        lost = metrics["rufus/faults/sandbox_lost"]
+        assert 1 <= lost == metrics["rufus/endings/sandbox_lost/total"] <= 4
+        assert metrics["rufus/rollout/retries/total"] >= lost
+    assert "the dictionary's machine is gone" in log
+
+
+def test_every_rollout_has_an_ending_of_ours(run):
+    for metrics in run[0].values():
+        endings = {k.split("/")[2]: v for k, v in metrics.items() if k.startswith("rufus/endings/")}
+        assert sum(endings.values()) == 28
+        assert endings.get("answered", 0) > 14
