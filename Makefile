@@ -1,5 +1,5 @@
 # make demo    trains a tiny MoE by Coding RL on this machine's CPU (SEED=1 another seed, FRESH=1 from the beginning)
-# make test    the everyday tests        make lint    ruff        make bench    ours against its peers
+# make test    the tests, runs of verl's trainer included (make unit: without)        make lint    ruff        make bench    ours against its peers
 #
 # Needs Linux and Python 3.11 or 3.12, nothing else. Everything is installed into .venv.
 
@@ -14,7 +14,7 @@ DEMO := $(BIN)/python -m rufus_plugins.recipes.demo --seed $(SEED) $(if $(FRESH)
 # TORCH_ARGS="--index-url ..." takes it from another index, for example PyTorch's own index of CPU builds.
 TORCH_ARGS ?=
 
-.PHONY: demo demo-control venv test e2e lint bench sandbox clean
+.PHONY: demo demo-control venv test unit e2e lint bench sandbox clean
 
 demo: $(VENV)/.installed sandbox
 	@exec $(DEMO)
@@ -50,6 +50,9 @@ sandbox:
 	  echo "bubblewrap is missing: install it (sudo apt-get install bubblewrap) for the stronger sandbox."
 
 test: $(VENV)/.installed-dev sandbox
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+unit: $(VENV)/.installed-dev sandbox
 	$(BIN)/python -m pytest -m "not e2e and not slow" $(ARGS)
 
 e2e: $(VENV)/.installed-dev sandbox
