@@ -59,20 +59,23 @@ def capture_routed_experts() -> None:
             current[-1](ids)
         return weights, ids
 
-    def __call__(self, *args, **kwargs):
-        current.append(getattr(self, "capture", None))
+    def __call__(self, layer, *args, **kwargs):
+        current.append(getattr(layer, "capture_routes", None))
         try:
-            return call(self, *args, **kwargs)
+            return call(self, layer, *args, **kwargs)
         finally:
             current.pop()
 
     def bind(self, capturer):
         bound = 0
-        for module in self.model.modules():
-            if isinstance(module, MoERunner):
-                moe = module._quant_method.cpu_fused_moe
-                moe.capture = lambda ids, layer=module.layer_id: capturer.capture(layer, ids)
-                bound += 1
+        for runner in self.model.modules():
+            if not isinstance(runner, MoERunner):
+                continue
+            for layer in runner.modules():
+                if hasattr(layer, "w13_weight"):
+                    # on the layer, not on its kernel: loading weights again makes a new kernel
+                    layer.capture_routes = lambda ids, layer_id=runner.layer_id: capturer.capture(layer_id, ids)
+                    bound += 1
         if not bound:
             raise RuntimeError("enable_return_routed_experts: this model has no MoE layer")
 
