@@ -51,8 +51,9 @@ class Display:
 
         def update(done: int, text: str = "") -> None:
             nonlocal shown
-            if done // every != shown or (done == total and shown != total):
-                shown = total if done == total else done // every
+            mark = total if done == total else done // every
+            if mark != shown:
+                shown = mark
                 self.console.print(f"{name}: {done}/{total} {text}".rstrip(), soft_wrap=True)
 
         return update

@@ -144,3 +144,11 @@ def test_every_setting_is_an_option_of_the_command():
     shown = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
     for field in dataclasses.fields(Settings):
         assert f"--{field.name.replace('_', '-')}" in shown
+
+
+def test_without_a_terminal_each_eighth_is_one_line_and_the_end_is_told_once():
+    screen = io.StringIO()
+    with Display(Console(file=screen, force_terminal=False)).stage("SFT", 16) as update:
+        for done in (0, 0, 1, 2, 3, 16, 16, 16):
+            update(done)
+    assert screen.getvalue().split("\n") == ["SFT: 0/16", "SFT: 2/16", "SFT: 16/16", ""]
