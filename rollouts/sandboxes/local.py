@@ -57,7 +57,7 @@ class Local:
     """Kept of each stream of a command, half from its start and half from its end. Ours."""
     env: Mapping[str, str] = field(default_factory=dict)
     workdir: str = ""
-    """Where commands start; "": the snapshot's, else /root."""
+    """Where commands start; "": the snapshot's, else the user's home."""
     user: str = ""
     """Who runs commands; "": the snapshot's, else root. Others than root need an owner that is root."""
     boot_timeout_s: float = 60.0
@@ -75,8 +75,10 @@ class Local:
         self._reading: asyncio.Task | None = None
         self._starting: asyncio.Lock = asyncio.Lock()
         self._waiting: dict[int, asyncio.Future] = {}
-        self._begun: set[int] = set()
         self._inside: int | None = None
+        self._monitor: int | None = None
+        self._last_words = ""
+        self._ending: asyncio.Task | None = None
         self._closed = False
         self._fork_of = 0
 
@@ -103,7 +105,7 @@ class Local:
             "op": "exec",
             "timeout_s": timeout_s,
             "env": dict(env or {}),
-            "cwd": cwd or self.workdir or self.baked.get("workdir") or "/root",
+            "cwd": cwd or self.workdir or self.baked.get("workdir") or "",
             "user": self._user(user),
             "keep_bytes": self.output_kb << 10,
         }
@@ -239,9 +241,7 @@ class Local:
                     await _read_frame(reader)
             except (asyncio.IncompleteReadError, OSError, TimeoutError) as error:
                 await self._end("it did not start")
-                words = await asyncio.to_thread(process.stderr.read)
-                words = words.decode(errors="replace").strip()[-600:]
-                process.stderr.close()
+                words = self._last_words
                 if isinstance(error, TimeoutError):
                     message = f"the local sandbox did not start within {self.boot_timeout_s:g} s: {words}"
                     raise InfrastructureError(message, Termination.TIMEOUT_INFRA) from None
@@ -253,6 +253,9 @@ class Local:
                 await self._end("its start was cancelled")
                 raise
             self._inside = _child_of(process.pid)
+            # bubblewrap's monitor may be killed while process 1, with the socket, lives on
+            self._monitor = os.pidfd_open(process.pid)
+            asyncio.get_running_loop().add_reader(self._monitor, self._monitor_ended)
             self._reading = asyncio.create_task(self._read(reader))
 
     def _popen(self, theirs: socket.socket) -> subprocess.Popen:
@@ -358,6 +361,10 @@ class Local:
             why = "it was closed"
         await self._end(why)
 
+    def _monitor_ended(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._monitor)
+        self._ending = asyncio.create_task(self._end("its process ended"))
+
     async def _end(self, why: str) -> None:
         """Nothing of it is left afterwards."""
         self.lost = self.lost or why
@@ -368,11 +375,15 @@ class Local:
                 )
         process, self._process = self._process, None
         writer, self._writer = self._writer, None
+        monitor, self._monitor = self._monitor, None
+        if monitor is not None:
+            asyncio.get_running_loop().remove_reader(monitor)
+            os.close(monitor)
         if writer is not None:
             writer.close()  # process 1 ends with its socket, and everything in there with process 1
         if process is not None:
             inside, self._inside = self._inside, None
-            await asyncio.to_thread(_bury, process, inside)
+            self._last_words = await asyncio.to_thread(_bury, process, inside)
         reading, self._reading = self._reading, None
         if reading is not None and reading is not asyncio.current_task():
             reading.cancel()
@@ -468,7 +479,8 @@ def _child_of(pid: int) -> int | None:
         return None
 
 
-def _bury(process: subprocess.Popen, inside: int | None) -> None:
+def _bury(process: subprocess.Popen, inside: int | None) -> str:
+    """Waits until nothing is left; what it said on standard error."""
     try:
         process.wait(2.0)
     except subprocess.TimeoutExpired:
@@ -481,3 +493,5 @@ def _bury(process: subprocess.Popen, inside: int | None) -> None:
         os.close(inside)
     process.kill()
     process.wait()
+    with process.stderr as stream:
+        return stream.read().decode(errors="replace").strip()[-600:]

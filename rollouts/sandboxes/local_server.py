@@ -184,8 +184,9 @@ class Server:
             user = request["user"]
             if user:
                 env["HOME"], env["USER"] = switch_user(user)
+            home = env["HOME"] if os.access(env["HOME"], os.X_OK) else "/"
             try:
-                os.chdir(request["cwd"] or "/")
+                os.chdir(request["cwd"] or home)
             except OSError as error:
                 raise OSError(f"cannot enter the folder {request['cwd']!r}: {error.strerror}") from None
             shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"

@@ -262,7 +262,7 @@ class Peer:
         task = asyncio.create_task(sandbox.machine.exec(command, deadline, env=envs, cwd=cwd or "/root", user=user))
         sandbox.processes[pid] = task
         self._tasks.add(task)
-        task.add_done_callback(lambda _: (sandbox.processes.pop(pid, None), self._tasks.discard(task)))
+        task.add_done_callback(lambda _: self._ended(sandbox, pid, task))
         if fault == "drop_after_running":
             raise Dropped
         if fault == "503_after_running":
@@ -296,6 +296,12 @@ class Peer:
             await self._frame(writer, {"event": {"end": end}})
             await self._frame(writer, {}, 2)
         writer.write(b"0\r\n\r\n")
+
+    def _ended(self, sandbox: Sandbox, pid: int, task: asyncio.Task) -> None:
+        sandbox.processes.pop(pid, None)
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # a sandbox that was killed: nobody may be left to hear of it
 
     @staticmethod
     async def _frame(writer, message: dict, flag: int = 0) -> None:
