@@ -75,7 +75,9 @@ def run(folder, name, *overrides, steps=3):
         "VERL_FILE_LOGGER_PATH": str(metrics),
     }
     with log.open("w") as stream:
-        done = subprocess.run(command, stdout=stream, stderr=subprocess.STDOUT, env=environment, timeout=500)
+        done = subprocess.run(
+            command, stdout=stream, stderr=subprocess.STDOUT, env=environment, timeout=500, cwd=folder
+        )
     text = log.read_text(errors="replace")
     found = [json.loads(line)["data"] for line in metrics.read_text().splitlines()] if metrics.exists() else []
     return done.returncode, text, [step for step in found if "actor/grad_norm" in step]

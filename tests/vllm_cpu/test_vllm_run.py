@@ -74,7 +74,9 @@ def run(folder, mode, steps=2):
         "VERL_FILE_LOGGER_PATH": str(metrics),
     }
     with log.open("w") as stream:
-        done = subprocess.run(command, stdout=stream, stderr=subprocess.STDOUT, env=environment, timeout=900)
+        done = subprocess.run(
+            command, stdout=stream, stderr=subprocess.STDOUT, env=environment, timeout=900, cwd=folder
+        )
     found = [json.loads(line)["data"] for line in metrics.read_text().splitlines()] if metrics.exists() else []
     steps_found = [step for step in found if "actor/grad_norm" in step]
     assert done.returncode == 0 and len(steps_found) == steps, log.read_text(errors="replace")[-6000:]
