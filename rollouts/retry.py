@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from enum import StrEnum
 from typing import TypeVar
 
-from rufus_plugins.errors import InfrastructureError, RufusError
+from rufus_plugins.errors import ConfigError, DataError, InfrastructureError, RufusError
 from rufus_plugins.types import Termination
 
 T = TypeVar("T")
@@ -103,7 +103,7 @@ async def exchange(
     for attempt in range(tries):
         try:
             return await send()
-        except (InfrastructureError, asyncio.CancelledError):
+        except (InfrastructureError, ConfigError, DataError, asyncio.CancelledError):
             raise
         except Exception as error:
             proof = _proof(error)

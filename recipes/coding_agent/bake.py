@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from rufus_plugins.errors import ConfigError, InfrastructureError
+from rufus_plugins.rollouts import retry
 from rufus_plugins.rollouts.dockerfile import Built, CannotBuild, Instruction, base_image, build, parse, stands_in
 from rufus_plugins.rollouts.harbor import HarborTask, read_folder
+from rufus_plugins.types import Termination
 
 FOLDERS = "mkdir -p /tests /logs/verifier /logs/agent /logs/artifacts && chmod 777 /logs/verifier /logs/agent"
 
@@ -91,10 +93,21 @@ async def _e2b(task: HarborTask, instructions: Sequence[Instruction]) -> dict[st
         raise ConfigError("Baking for E2B needs its SDK: pip install 'rufus-plugins[e2b]'") from error
     image = base_image(instructions)
     name = f"rufus-{hashlib.sha256(f'{image} {task.memory_mb}'.encode()).hexdigest()[:16]}"
-    try:
-        await AsyncTemplate.build(Template().from_image(image), name, cpu_count=2, memory_mb=task.memory_mb or 2048)
-    except BuildException as error:
-        raise CannotBuild(f"E2B makes no template from the image {image}: {error}") from error
+
+    async def template() -> None:
+        try:
+            await AsyncTemplate.build(
+                Template().from_image(image), name, cpu_count=2, memory_mb=task.memory_mb or 2048, retries=0
+            )
+        except BuildException as error:
+            raise CannotBuild(f"E2B makes no template from the image {image}: {error}") from error
+
+    try:  # building the same name from the same image twice gives the same
+        await retry.exchange(template, f"the template of {image}", repeatable=True, deadline_s=task.build_timeout_s)
+    except retry.NeverStarted as error:
+        raise ConfigError(f"E2B builds no templates for this account: {error}") from error
+    except retry.OutcomeUnknown as error:
+        raise InfrastructureError(f"E2B: {error}", Termination.ENVIRONMENT_LOST) from error
     sandbox = E2B(template=name, network="public", metadata={"task": task.name})
     try:
         built = await _follow(sandbox, task, instructions)

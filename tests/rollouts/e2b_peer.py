@@ -60,6 +60,8 @@ class Peer:
         self.sandboxes: dict[str, Sandbox] = {}
         self.created: dict[str, Sandbox] = {}
         self.snapshots: dict[str, str] = {}
+        self.templates: dict[str, str] = {}
+        """Name -> image."""
         self.requests: list[tuple[str, str, dict, bytes]] = []
         self.fault: Callable[[], str | None] = lambda: None
         self.rest_faults: list[str] = []
@@ -166,6 +168,8 @@ class Peer:
                 self.created[key] = self._add(Local(snapshot=self.snapshots.get(template)), template, body)
                 await self.created[key].machine.start()
             return 201, self.created[key].described()
+        if path.startswith(("/v3/templates", "/v2/templates/", "/templates/")):
+            return self._template(method, path, body)
         found = re.fullmatch(r"(?:/v2)?/sandboxes/(\w+)(?:/(\w+))?", path)
         sandbox = self.sandboxes.get(found[1]) if found else None
         if sandbox is None:
@@ -196,6 +200,21 @@ class Peer:
                 added = [self._add(copy, sandbox.template, sandbox.body) for copy in copies]
                 return 201, [{"sandbox": copy.described()} for copy in added]
         return 404, {"code": 404, "message": f"{method} {path} is not known"}
+
+    def _template(self, method: str, path: str, body: dict) -> tuple[int, dict]:
+        """Builds from an image at once; an image that is called `missing` cannot be had."""
+        if path == "/v3/templates":
+            self.templates[body["name"]] = ""
+            made = {"templateID": body["name"], "buildID": "00000000-0000-0000-0000-000000000001", "public": False}
+            return 202, made | {"names": [body["name"]], "tags": [], "aliases": [body["name"]]}
+        name = path.split("/templates/")[1].split("/")[0]
+        if method == "POST":
+            self.templates[name] = body["fromImage"]
+            return 202, {}
+        failed = "missing" in self.templates[name]
+        status = {"templateID": name, "buildID": path.split("/builds/")[1].split("/")[0], "logs": [], "logEntries": []}
+        reason = {"reason": {"message": f"no image {self.templates[name]}"}} if failed else {}
+        return 200, status | {"status": "error" if failed else "ready"} | reason
 
     def _add(self, machine: Local, template: str, body: dict) -> Sandbox:
         sandbox = Sandbox(machine, template, body)

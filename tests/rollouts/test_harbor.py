@@ -293,6 +293,30 @@ def test_each_shipped_task_is_solved_by_its_solution_and_not_by_doing_nothing(na
     assert asyncio.run(oracle_reward(task, environment, solved=False)) < 1.0
 
 
+def test_for_e2b_the_image_becomes_a_template_and_the_rest_a_snapshot(tmp_path):
+    pytest.importorskip("e2b")
+    import sys
+
+    sys.path.insert(0, str(Path(__file__).parent))
+    from e2b_peer import peer
+
+    async def play():
+        async with peer() as served:
+            task = harbor.load(TASKS / "keep-three")
+            environment = await bake(task, "e2b", tmp_path)
+            assert list(served.templates.values()) == ["debian:12-slim"] and not served.sandboxes
+            wanted = {"backend": "e2b", "snapshot": "snap0", "workdir": "/app", "user": ""}
+            assert environment == wanted | {"env": {"BACKUPS": "/app/backups"}}
+            assert await oracle_reward(task, environment) == 1.0
+            network = [json.loads(b) for m, p, _, b in served.requests if (m, p) == ("POST", "/v2/sandboxes")]
+            assert [body["allow_internet_access"] for body in network] == [True, False]
+            missing = harbor.load(task_at(tmp_path / "t", dockerfile="FROM missing/image:1\n"))
+            with pytest.raises(CannotBuild, match="no image missing/image:1"):
+                await bake(missing, "e2b", tmp_path)
+
+    asyncio.run(play())
+
+
 READ = textwrap.dedent("""
     import json, sys
     from pathlib import Path
