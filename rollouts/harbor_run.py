@@ -103,7 +103,7 @@ def environment_of(extra: Mapping[str, Any]) -> dict[str, Any]:
     """What `prepare` noted in a record: `{"backend", "snapshot", ...}`. Raises `DataError`."""
     given = extra.get("environment")
     try:
-        found = json.loads(given) if isinstance(given, str) else dict(given or {})
+        found = json.loads(given or "{}") if isinstance(given, str) else dict(given or {})
     except ValueError as error:
         raise DataError(f"the record's environment does not read: {error}") from error
     if not found.get("snapshot") or not found.get("backend"):

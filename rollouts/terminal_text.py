@@ -18,12 +18,7 @@ def plain(text: str) -> str:
     """Escapes and control characters removed; of a line that was overwritten by `\\r`, its last state."""
     if not text.isprintable():
         text = _ESCAPES.sub("", text)
-        text = re.sub(r"\r+\n", "\n", text)
         if "\r" in text:
-            text = "\n".join(_last(line) for line in text.split("\n"))
+            text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
         text = _CONTROLS.sub("", text)
     return text
-
-
-def _last(line: str) -> str:
-    return next((part for part in reversed(line.split("\r")) if part), "")
