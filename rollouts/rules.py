@@ -1,13 +1,13 @@
 """The rules of an episode that hold for every environment: budgets, deadlines, retries, compaction.
 
 They stand beside the environment's own fields, under `rufus.environment`. A field of the same name that the
-environment declares is handed to both.
+environment declares is the environment's: it then keeps that rule itself (the shell has a clock per step of its task).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,9 +68,11 @@ class EpisodeRules:
 NAMES = tuple(f.name for f in dataclasses.fields(EpisodeRules))
 
 
-def episode_rules(environment: Mapping[str, Any] | None) -> EpisodeRules:
-    """The rules among the keys of `rufus.environment`. Raises `ConfigError`."""
-    given = {key: value for key, value in (environment or {}).items() if key in NAMES and value != "???"}
+def episode_rules(environment: Mapping[str, Any] | None, own: Collection[str] = ()) -> EpisodeRules:
+    """The rules among the keys of `rufus.environment`, less the environment's `own` fields. Raises `ConfigError`."""
+    given = {
+        key: value for key, value in (environment or {}).items() if key in NAMES and key not in own and value != "???"
+    }
     try:
         return EpisodeRules(**fitted(EpisodeRules, given))
     except Unfit as error:

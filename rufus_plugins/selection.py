@@ -74,6 +74,15 @@ def build(config: Any, kind: str, found: Registry | None = None) -> Any | None:
     return found.build(kind, name, fields)
 
 
+def rules_of(config: Any, found: Registry | None = None) -> Any:
+    """The `EpisodeRules` that stand beside the fields of the selected environment. Raises `ConfigError`."""
+    from .rollouts.rules import episode_rules
+
+    name = name_of(config, "environment")
+    own = () if name is None else (found or registry()).get("environment", name).config_fields
+    return episode_rules(section(config)["environment"], own)
+
+
 def check(config: Any, found: Registry | None = None) -> dict[str, str]:
     """Builds everything the config selects and returns kind -> name. Raises what is wrong, before anything runs."""
     chosen = {}
@@ -83,9 +92,7 @@ def check(config: Any, found: Registry | None = None) -> dict[str, str]:
             build(config, kind, found)
             chosen[kind] = name
     if "environment" in chosen:
-        from .rollouts.rules import episode_rules
-
-        episode_rules(section(config)["environment"])
+        rules_of(config, found)
     for key, value in section(config).items():
         if key in CHECKS and value is not None:
             module, function = CHECKS[key].split(":")

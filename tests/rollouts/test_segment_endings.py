@@ -276,3 +276,9 @@ def test_rules_that_make_no_sense_are_refused_by_name(given, said):
 def test_rules_stand_beside_the_environments_own_fields():
     rules = episode_rules({"name": "functions", "functions": ["a:b"], "retries": 3, "max_turns": 7})
     assert rules.retries == 3 and rules.max_turns == 7 and rules.max_tool_calls is None
+
+
+def test_a_rule_that_the_environment_declares_as_its_own_field_is_left_to_it():
+    given = {"name": "shell", "episode_timeout_s": 60.0, "retries": 2}
+    rules = episode_rules(given, own={"episode_timeout_s", "command_timeout_s"})
+    assert rules.episode_timeout_s is None and rules.retries == 2

@@ -21,7 +21,7 @@ from rufus_plugins import selection
 from rufus_plugins.errors import ConfigError
 from rufus_plugins.recipes.config import AGENT_LOOP
 from rufus_plugins.rollouts.episode import RETRIED, Episode, Limits, Rollout
-from rufus_plugins.rollouts.rules import EpisodeRules, episode_rules
+from rufus_plugins.rollouts.rules import EpisodeRules
 from rufus_plugins.rollouts.turns import Sampled
 from rufus_plugins.types import ContextSegment
 
@@ -78,7 +78,7 @@ class EnvironmentAgentLoop(AgentLoopBase):
         if self.processor is not None and getattr(self.processor, "image_processor", None) is not None:
             raise ConfigError("environments are text only, but the model has an image processor")
         self.tools: Sequence[Any] = getattr(tools, "tools", None) or ()
-        self.rules: EpisodeRules = episode_rules(selection.section(self.config)["environment"])
+        self.rules: EpisodeRules = selection.rules_of(self.config)
         self.chat = _chat(self.config, self.tokenizer, hf_model_type, self.rules)
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> list[AgentLoopOutput]:
