@@ -70,7 +70,7 @@ def _scaled(value: str, low: float, high: float) -> float | None:
 
 def _score_of_ten(text: str) -> float | None:
     """`[[n]]`, else `Score: n`, `n/10` or a lone number; n in 0..10; the last one counts."""
-    text = _unquoted(text)
+    text = re.sub(r"(\]\]\s*(?:/|out\s+of)\s*)\[\[\s*10\s*\]\]", r"\1 10", _unquoted(text))  # [[7]] out of [[10]]
     bracketed = re.findall(rf"\[\[\s*({_NUMBER})\s*(?:/\s*10)?\s*\]\]", text)
     if bracketed:
         return _scaled(bracketed[-1], 0, 10)
@@ -96,7 +96,7 @@ def _score_of_ten(text: str) -> float | None:
 def _rating_of_five(text: str) -> float | None:
     """The last line `Rating: n` of its own, n in 1..5, scaled (n-1)/4."""
     lines = re.findall(
-        rf"^[ \t*_#>-]*rating[ \t*_]*[:=][ \t*_]*\[*({_NUMBER})\]*(?:[ \t]*(?:/|out of)[ \t]*5)?[ \t*_.]*$",
+        rf"^[ \t*_#-]*rating[ \t*_]*[:=][ \t*_]*\[*({_NUMBER})\]*(?:[ \t]*(?:/|out of)[ \t]*5)?[ \t*_.]*$",
         re.sub(r"```.*?```", " ", text, flags=re.DOTALL),
         re.IGNORECASE | re.MULTILINE,
     )
@@ -126,6 +126,7 @@ def _worded(text: str, words: str) -> float | None:
         return None
     plain = re.sub(r"[*_#]", "", _unquoted(text))
     plain = re.sub(r"[^.!?\n]*\?", "", plain)  # a question states nothing
+    plain = _REPORT.sub(" ", _BOTH.sub(" ", plain))
     labelled = list(
         re.finditer(rf"(?:^|(?<=[.!?;\n]))\s*{_VERDICT_LABEL}\s*(?:is\b\s*:?|[:=]|-)\s*\[*({words})\b", plain, re.I)
     )
@@ -134,12 +135,34 @@ def _worded(text: str, words: str) -> float | None:
     if last:
         return _polarity(last.group(1))
     if labelled:
-        return _polarity(labelled[-1].group(1))
+        return None if _LIMITED.match(plain, labelled[-1].end()) else _polarity(labelled[-1].group(1))
     final = re.search(rf"(?:[:.\n]|^)\s*({words})\W*$", plain, re.I)
     mentions = _mentions(plain)
     if final and (not mentions or _polarity(final.group(1)) == mentions[-1]):
         return _polarity(final.group(1))
-    return mentions[0] if mentions and len(set(mentions)) == 1 else None
+    return mentions[0] if mentions and len(set(mentions)) == 1 and mentions[0] != _UNCLEAR else None
+
+
+_BOTH = re.compile(r"\b(?:yes|correct|true|right)\s*(?:and|or|/)\s*(?:no|incorrect|false|wrong)\b", re.I)
+_REPORT = re.compile(
+    r"\b(?:(?:claim|say|state|assert|insist|write|believe|think|pretend|declare)s|claimed|said|stated|asserted|insisted|"
+    r"wrote|believed|thought|pretended|declared)\b"
+    r"(?:\s+(?!which|and|but|so)[\w']+){0,4}?\s+(?:correct|incorrect|right|wrong|yes|no)\b",
+    re.I,
+)
+"""What somebody says of it: "the candidate claims it is correct"."""
+_UNCLEAR = -1.0
+_DOUBT = re.compile(
+    r"\b(?:cannot|\w+n['\u2019]t|not|never|no|neither|nor|without|fails?|hardly|barely|far|if|unless|whether|would|could|"
+    r"might|may|should|almost|nearly|partially|partly|mostly|largely|somewhat|half|semi|only)\b[^.,;:!\n]*$",
+    re.I,
+)
+_LIMITED = re.compile(
+    r"\W+(?:(?:but|though|although)\W+)?(?:only\b|if\b|except|apart\b|part(?:ly|ially)\b|in\s+part|to\s+some|"
+    r"up\s+to\b)",
+    re.I,
+)
+"""Before and after a word that it makes unclear: "hardly correct", "correct only in part"."""
 
 
 def _mentions(plain: str) -> list[float]:
@@ -155,13 +178,14 @@ def _mentions(plain: str) -> list[float]:
         if word in ("yes", "no") and not re.match(r"\s*(?:[.,;:!\n]|$)", plain[m.end() :]):
             continue
         polarity = 1.0 if word in _POSITIVE else 0.0
-        found.append(1.0 - polarity if m.group(1) else polarity)
+        unclear = _DOUBT.search(plain, max(0, m.start() - 200), m.start()) or _LIMITED.match(plain, m.end())
+        found.append(_UNCLEAR if unclear else 1.0 - polarity if m.group(1) else polarity)
     return found
 
 
 def _json(text: str) -> float | None:
     """The last JSON object with a verdict key: `score` in 0..1, or `correct`/`verdict` true or false."""
-    decoder = json.JSONDecoder(parse_constant=lambda _: None)
+    decoder = json.JSONDecoder(parse_constant=lambda _: None, object_pairs_hook=_object)
     verdict: float | None = None
     at = 0
     while (at := text.find("{", at)) >= 0:
@@ -176,8 +200,18 @@ def _json(text: str) -> float | None:
     return verdict
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A key that is given twice with different values has none."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        found[key] = value if key not in found or found[key] == value else None
+    return found
+
+
 def _json_value(value: dict[str, Any]) -> float | None:
     found = {_one_value(value[key]) for key in ("score", "correct", "verdict") if key in value}
+    if "correct" in value and not isinstance(value["correct"], str) and value["correct"] not in (0, 1):
+        return None  # half correct is not what was asked
     return found.pop() if len(found) == 1 else None
 
 
