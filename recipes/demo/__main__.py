@@ -25,7 +25,7 @@ from rufus_plugins.recipes.demo.display import Display, sparkline
 from rufus_plugins.recipes.demo.settings import Settings
 from rufus_plugins.recipes.tiny import model, tasks
 
-STALL_S = 300.0
+STALL_S = 900.0
 """A command without a new step for so long is stuck (the first step of RL takes 1-2 minutes). Ours."""
 
 
