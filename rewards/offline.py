@@ -92,7 +92,8 @@ _KEYS = frozenset(
 
 
 def id_of(record: Any, number: int) -> str:
-    return str(record.get("id", number)) if isinstance(record, Mapping) else str(number)
+    given = record.get("id") if isinstance(record, Mapping) else None
+    return str(number if given is None else given)
 
 
 async def score_records(

@@ -54,7 +54,8 @@ def _with_response(record: Mapping[str, Any], response: str, number: int) -> dic
     changed = {k: v for k, v in record.items() if k not in ("response", "messages")} | {"id": record.get("id", number)}
     messages = record.get("messages")
     if isinstance(messages, list):
-        last = max((i for i, m in enumerate(messages) if m.get("role") == "assistant"), default=len(messages))
+        spoken = [i for i, m in enumerate(messages) if isinstance(m, Mapping) and m.get("role") == "assistant"]
+        last = spoken[-1] if spoken else len(messages)
         return changed | {"messages": [*messages[:last], {"role": "assistant", "content": response}]}
     return changed | {"response": response}
 

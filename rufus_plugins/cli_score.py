@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import codecs
 import json
+import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -40,11 +42,11 @@ def run(args: argparse.Namespace) -> int:
 
     records = read_records(args.input)
     reward = build_reward(args)
-    if args.output and not args.output.resolve().parent.is_dir():
-        raise ConfigError(f"the folder of --output {args.output} does not exist")
+    check_output(args.output, args.input)
     outcomes = asyncio.run(score_records(reward, records, concurrency=args.concurrency, deadline_s=args.deadline))
     if args.output:
-        with args.output.open("w", encoding="utf-8") as file:
+        # half a surrogate pair, which JSON may hold and UTF-8 may not, is written as its JSON escape
+        with args.output.open("w", encoding="utf-8", errors="backslashreplace") as file:
             file.writelines(json.dumps(o.as_json(), ensure_ascii=False, default=str) + "\n" for o in outcomes)
     _table(outcomes[: max(0, args.rows)], len(outcomes))
     for trace in dict.fromkeys(o.trace for o in outcomes if o.trace):
@@ -59,24 +61,41 @@ def run(args: argparse.Namespace) -> int:
     return 0 if scored else 1
 
 
+def check_output(output: Path | None, source: Path) -> None:
+    """Raises what would go wrong with --output before anything is scored. An output of before is replaced."""
+    if output is None:
+        return
+    if not output.resolve().parent.is_dir():
+        raise ConfigError(f"the folder of --output {output} does not exist")
+    if output.exists():
+        if output.is_dir():
+            raise ConfigError(f"--output {output} is a folder; name a file")
+        if output.samefile(source):
+            raise ConfigError(f"--output {output} is the --input file, which would be lost; name another file")
+    if not os.access(output if output.exists() else output.resolve().parent, os.W_OK):
+        raise ConfigError(f"--output {output} may not be written")
+
+
 def read_records(path: Path) -> list[Any]:
-    """The records of a JSONL file. A line that is no JSON becomes its own text, which no reward accepts."""
-    try:
-        lines = path.read_text("utf-8").splitlines() if path.is_file() else None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--input {path} cannot be read: {error}") from error
-    if lines is None:
+    """The records of a JSONL file. A line that is no JSON or no UTF-8 becomes its text, which no reward accepts."""
+    if not path.exists() or path.is_dir():
         raise ConfigError(f"--input {path} is no file")
-    records: list[Any] = []
-    for line in lines:
-        if line.strip():
-            try:
-                records.append(json.loads(line))
-            except ValueError:
-                records.append(line)
+    try:
+        raw = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+    except OSError as error:
+        raise ConfigError(f"--input {path} cannot be read: {error}") from error
+    # only \n ends a line: JSON may hold U+2028 and its like as they are
+    records = [_record(line) for line in raw.split(b"\n") if line.strip()]
     if not records:
         raise ConfigError(f"--input {path} is empty; a line is {{id, response | messages, ground_truth, extra}}")
     return records
+
+
+def _record(line: bytes) -> Any:
+    try:
+        return json.loads(line.decode("utf-8", "strict"))
+    except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
+        return line.decode("utf-8", "backslashreplace")
 
 
 def build_reward(args: argparse.Namespace) -> Any:
@@ -121,5 +140,9 @@ def _table(outcomes: Sequence[Any], total: int) -> None:
     for outcome in outcomes:
         value = "null" if outcome.score is None else f"{outcome.score.value:g}"
         why = f"[{outcome.reason}] {outcome.message}" if outcome.score is None else outcome.score.explanation
-        table.add_row(Text(outcome.id), Text(value), Text(" ".join(why.split())[:300]))
+        table.add_row(*(Text(_printable(t)) for t in (outcome.id, value, " ".join(why.split())[:300])))
     Console().print(table)
+
+
+def _printable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -35,6 +35,30 @@ def test_a_file_is_scored_and_what_cannot_be_scored_is_null_with_its_reason(tmp_
     assert "2 of 4 scored: mean 0.5" in said and "2 not scorable (data)" in said
 
 
+def test_a_line_that_is_broken_in_any_way_costs_itself_only(tmp_path, capsys):
+    right = {"response": "\\boxed{4}", "ground_truth": "4"}
+    lines = [
+        b"\xef\xbb\xbf" + json.dumps(right | {"id": "after a BOM"}).encode(),
+        json.dumps(right | {"id": "lines", "response": "a\u2028b\x85c\x0b \\boxed{4}"}, ensure_ascii=False).encode(),
+        b'{"id": "latin-1", "response": "caf\xe9 \\\\boxed{4}", "ground_truth": "4"}',
+        b"[" * 100_000,
+        b'{"id": "cut", "response": "\\\\boxed{4}", "grou',
+        json.dumps(right | {"id": "half a pair", "response": "\ud800 \\boxed{5\ud800}"}).encode(),
+        json.dumps(right | {"id": None}).encode() + b"\r",
+        json.dumps(right | {"id": "twice"}).encode(),
+        json.dumps(right | {"id": "twice", "response": "\\boxed{5}"}).encode(),
+    ]
+    (tmp_path / "in.jsonl").write_bytes(b"\n".join(lines))
+    out = tmp_path / "out.jsonl"
+    assert main(["score", "--reward", "math_answer", "--input", str(tmp_path / "in.jsonl"), "--output", str(out)]) == 0
+    found = [json.loads(line) for line in out.read_text("utf-8").split("\n") if line]
+    assert [(f["id"], f["value"]) for f in found] == [
+        ("after a BOM", 1), ("lines", 1), ("3", None), ("4", None), ("5", None), ("half a pair", 0), ("7", 1),
+        ("twice", 1), ("twice", 0),
+    ]  # fmt: skip
+    assert "6 of 9 scored" in capsys.readouterr().out
+
+
 def test_fields_reach_the_reward(tmp_path, capsys):
     given = write(tmp_path / "in.jsonl", {"id": 1, "response": "10.4", "ground_truth": "10"})
     assert main(["score", "--reward", "science_answer", "--input", given]) == 0
@@ -58,6 +82,8 @@ def test_nested_fields_compose_rewards(tmp_path, capsys):
         (["--reward", "math_answer", "--input", "IN", "no_such=1"], "no_such"),
         (["--reward", "math_answer", "--input", "IN", "--concurrency", "0"], "concurrency"),
         (["--reward", "math_answer", "--input", "IN", "--output", "/no/such/out"], "does not exist"),
+        (["--reward", "math_answer", "--input", "IN", "--output", "/"], "is a folder"),
+        (["--reward", "math_answer", "--input", "IN", "--output", "IN"], "is the --input file"),
     ],
 )
 def test_a_wrong_command_says_what_is_wrong(tmp_path, capsys, arguments, said):
