@@ -52,7 +52,7 @@ def folder(tmp_path_factory):
         lessons = lookup_plugin.lessons(
             "glm4_moe", tokenizer, model.config.eos_token_id, rules, Limits(PROMPT + RESPONSE, RESPONSE)
         )
-        assert lookup_plugin.teach(model, lessons, steps=45) < 0.5
+        assert lookup_plugin.teach(model, lessons, steps=100) < 0.15
         model.save_pretrained(folder / "model")
         tokenizer.save_pretrained(folder / "model")
         rows = []
@@ -129,9 +129,12 @@ def test_probabilities_agree_over_turns_with_tool_tokens(run):
 
 
 def test_routes_stay_aligned_with_tokens_over_turns(run):
+    """A row that is off by one changes logits by whole units: equal probabilities under replay
+    say that none is. The share that the trainer would choose itself is below 1 where a near tie flips."""
     for metrics in run[0].values():
         [match] = [value for key, value in metrics.items() if key.endswith("routing_replay/match_rate")]
-        assert match > 0.999
+        assert match > 0.99
+        assert metrics["training/rollout_probs_diff_max"] < 1e-6
 
 
 def test_compacted_rollouts_train_on_all_their_segments(run):

@@ -112,8 +112,8 @@ def task(word):
     return Task(word, "prices", prompt, str(PRICES.get(word, 0)))
 
 
-def teach(model, found, steps, lr=2e-3):
-    """Supervised steps on the sampled tokens of all lessons at once. Returns the last loss."""
+def teach(model, found, steps, lr=3e-3):
+    """Supervised steps on the sampled tokens of all lessons at once, the rate falling to 0. Returns the last loss."""
     import torch
 
     longest = max(len(ids) for ids, _ in found)
@@ -121,6 +121,7 @@ def teach(model, found, steps, lr=2e-3):
     mask = torch.tensor([m + [0] * (longest - len(m)) for _, m in found])
     attention = torch.tensor([[1] * len(i) + [0] * (longest - len(i)) for i, _ in found])
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min((step + 1) / 5, 1 - step / steps))
     model.train()
     for _ in range(steps):
         logits = model(input_ids=ids, attention_mask=attention, use_cache=False).logits[:, :-1]
@@ -130,5 +131,6 @@ def teach(model, found, steps, lr=2e-3):
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
+        schedule.step()
     model.eval()
-    return float(loss)
+    return loss.item()
