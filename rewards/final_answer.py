@@ -27,7 +27,7 @@ _JOINT = re.compile(r"[\s$.;]*(?:,|;|\band\b|\bor\b|,\s*and\b|,\s*or\b|\\text\{\
 _TAGGED = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.IGNORECASE | re.DOTALL)
 _HASHES = re.compile(r"^[ \t]*#{4}[ \t]*(\S.*)$", re.MULTILINE)
 _ANCHOR = re.compile(
-    r"(?:\bfinal\s+(?:answer|result|value)\b|\banswer\b)[*_`\s]*"
+    r"(?:\bfinal\s+(?:answer|result|value)\b|\banswer\b|\b(?:correct|right|best)\s+(?:option|choice)\b)[*_`\s]*"
     r"(?:(?:is|are|equals|would\s+be|will\s+be|must\s+be|should\s+be|becomes)\b[*_`\s]*:?|[:=\uff1a])[*_`\s]*",
     re.IGNORECASE,
 )

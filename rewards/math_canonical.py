@@ -24,8 +24,11 @@ _SUPER = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
 _SUB = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
 _DROPPED = re.compile(
     r"\\(?:left|right|bigl|bigr|Bigl|Bigr|biggl|biggr|Biggl|Biggr|big|Big|bigg|Bigg|displaystyle|textstyle|limits|"
-    r"bf|rm|it|sf|tt|nolimits|mathstrut|strut|hfill|phantom\{\})(?![A-Za-z])"
+    r"large|Large|LARGE|huge|Huge|small|normalsize|bf|rm|it|sf|tt|nolimits|mathstrut|strut|hfill|phantom\{\})"
+    r"(?![A-Za-z])"
 )
+_COLOUR = re.compile(r"\\(?:text)?color\s*(?:\[[^\[\]{}]*\]\s*)?\{[^{}]*\}")
+"""`\\color{red}{x}`, `{\\color{red} x}`, `\\textcolor{red}{x}`: what stays is x or {x}."""
 _SPACES = re.compile(r"\\[,;:!>]|\\(?:quad|qquad|thinspace|space)(?![A-Za-z])|\\ |~")
 _RENAMED = {
     r"\dfrac": r"\frac", r"\tfrac": r"\frac", r"\cfrac": r"\frac", r"\leq": r"\le", r"\geq": r"\ge",
@@ -49,6 +52,17 @@ _FUNCTIONS = {"sin", "cos", "tan", "cot", "sec", "csc", "log", "ln", "lg", "exp"
               "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "deg", "dim", "mod", "lim"}  # fmt: skip
 
 
+_CLOCK = re.compile(
+    r"(?<![\d:])(\d{1,2}:\d\d)[\s~\\,]*(?:\\text\{)?\s*([ap])\s*\.?\s*m(?![A-Za-z])\.?\s*\}?", re.IGNORECASE
+)
+_ONE_CELL = re.compile(
+    r"\\begin\{(array|aligned|gathered|split)\}(?:\{[^{}]*\})?((?:(?!\\\\|\\begin|&).)*)\\end\{\1\}", re.DOTALL
+)
+"""A layout around one value."""
+_COUNTED = re.compile(r"([-+]?\d[\d.,/]*)\s+([A-Za-z]{3,}(?: [A-Za-z]{3,})?)")
+"""`\\text{12 apples}`: a number and what it counts."""
+
+
 def canonical(text: str) -> str:
     """The plain form. `\\text{...}` stays for words and units, and is opened for single letters and functions."""
     for old, new in _UNICODE.items():
@@ -58,11 +72,13 @@ def canonical(text: str) -> str:
     text = re.sub("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺]+", lambda m: "^{" + m.group().translate(_SUPER) + "}", text)
     text = re.sub("[₀₁₂₃₄₅₆₇₈₉]+", lambda m: "_{" + m.group().translate(_SUB) + "}", text)
     text = re.sub(r"\u221a\s*(\w+|\([^()]*\))", lambda m: r"\sqrt{" + m.group(1).strip("()") + "}", text)
-    text = _opened(text)
+    text = _opened(_COLOUR.sub(" ", text))
     text = text.replace(r"\$", "\x01")
     if text.count("$") != 1 or not re.search(r"\$\s*\d", text):  # otherwise it is a currency sign, not a delimiter
         text = text.replace("$", " ")
     text = text.replace("\x01", "$")
+    text = _CLOCK.sub(lambda m: rf"{m[1]} \text{{{m[2].casefold()}m}}", text)
+    text = _ONE_CELL.sub(r"\2", text)
     text = re.sub(r"\\\\(?:\[[^\]]*\])?", "\x00", text)  # row breaks survive the clean-up of spaces
     text = re.sub(r"(?<=\d)(?:\{,\}|\\,|,\\!|,\\;|\\!,|\\;|\\ |~)(?=\d{3}(?!\d))", "", text)
     text = _DROPPED.sub(" ", text)
@@ -89,7 +105,7 @@ def _trimmed(text: str) -> str:
     previous = None
     while text != previous:
         previous = text
-        text = text.strip().strip("`").rstrip(";").strip()
+        text = text.strip().strip("`").rstrip(";").strip().removesuffix(r"\\").strip()
         if text.endswith((".", ",")) and not text.endswith(("..", r"\.")):
             text = text[:-1]
         if text.startswith("**") and text.endswith("**") and len(text) > 4:
@@ -118,6 +134,8 @@ def _opened(text: str) -> str:
             out.append(bare)
         elif re.fullmatch(r"[\d\s.,+\-*/^()=%]+", bare) or _COMMAND.search(bare):
             out.append(_opened(inside))
+        elif counted := _COUNTED.fullmatch(bare):
+            out.append(rf"{counted[1]} \text{{{counted[2]}}}")
         else:
             out.append(rf"\text{{{inside}}}")
         at = end + 1

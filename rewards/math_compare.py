@@ -84,8 +84,8 @@ def quick(gold: str, answer: str) -> bool | None:
 
 def _with_unit(text: str) -> tuple[str, Any]:
     """(value, unit): unit is None, `(dimensions, factor, offset)`, or "" for a word that is no known unit."""
-    if text.startswith("$") and re.match(r"\$\s*[\d.]", text):
-        return text[1:].strip(), parse_unit("$")
+    if text[:1] in ("$", "€", "£") and re.match(r".\s*[\d.]", text):
+        return text[1:].strip(), parse_unit(text[0])
     if match := re.fullmatch(r"(.*[^\\\s])\s*\\?%", text, re.DOTALL):
         return match[1], ((), 0.01, 0.0)
     if match := re.fullmatch(r"(.*\S)\s*\^\\circ\s*(?:\\text\{\s*([CF])\s*\}|([CF]))?", text, re.DOTALL):
@@ -108,8 +108,15 @@ def _with_unit(text: str) -> tuple[str, Any]:
     return text, None
 
 
+_HALF_DAY = re.compile(r"\d[\s{}]*([ap])\s*\.?\s*m\b", re.IGNORECASE)
+"""`10:30 a.m.`; 10 p.m. is another time (and 10 pm is not 10 am as lengths either)."""
+
+
 def _unit_verdict(gold: str, answer: str) -> bool | None:
     """For two values of which one has a unit; None if neither has."""
+    halves = [_HALF_DAY.search(_untexted(text)) for text in (gold, answer)]
+    if halves[0] and halves[1] and halves[0][1].casefold() != halves[1][1].casefold():
+        return False
     (g, gold_unit), (a, answer_unit) = _with_unit(gold), _with_unit(answer)
     if gold_unit is None and answer_unit is None:
         return None

@@ -55,6 +55,8 @@ def shape_of(text: str) -> Shape:
     union = [p for p in re.split(r"\\cup(?![A-Za-z])", text)]
     if len(union) > 1:
         return Shape("union", [p.strip() for p in union])
+    if len(text) > 2 and r"\{" not in text and (text[0] == "]" or text[-1] == "[") and _balanced(text[1:-1]):
+        text = ("(" if text[0] == "]" else text[0]) + text[1:-1] + (")" if text[-1] == "[" else text[-1])
     parts = split_top(text)
     if len(parts) > 1:
         parts = [p for p in parts if p]

@@ -122,6 +122,8 @@ def test_a_record_without_a_gold_string_says_so(gold):
         ("The answer is $12$ cm.", r"12 \text{cm}"),
         ("So the answer is $x=3$ and $x=5$.", "x=3, x=5"),
         ("The answer is 3.14.", "3.14"),
+        ("The correct option is B.", "B"),
+        ("So the best choice is (C), because the rest is wrong.", "(C)"),
         ("The final answer is: $\\frac{1}{2}$. I hope it is correct.", r"\frac{1}{2}"),
         ("Half is\n#### 42\nand more words", "42"),
         ("<answer>9</answer>", "9"),
