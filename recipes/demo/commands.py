@@ -93,6 +93,8 @@ def rl(settings: Settings, model: Path, data: Path, output: Path) -> list[str]:
         "actor_rollout_ref.rollout.temperature=1.0",
         "actor_rollout_ref.rollout.calculate_log_probs=true",
         f"actor_rollout_ref.actor.ppo_mini_batch_size={settings.rl_prompts // settings.rl_updates}",
+        # packed attention costs the square of it on CPU
+        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=1024",
         f"actor_rollout_ref.actor.optim.lr={settings.rl_lr}",
         f"actor_rollout_ref.actor.optim.lr_warmup_steps={settings.rl_warmup_steps}",
         f"actor_rollout_ref.actor.checkpoint.save_contents={CHECKPOINT}",

@@ -3,7 +3,8 @@
 A rollout computes one token at a time over a cache, a trainer whole sequences at once. In fp32 the two sum in
 different orders, and a trained model (logits near 20) turns that into probability differences of 1e-6 to 5e-6, which
 would hide a real mismatch of that size. Linear layers agree bit for bit under MKL's strict reproducibility
-(`MKL_CBWR=AVX2,STRICT`, set by scale=tiny); attention does when its sums are taken in float64 and rounded once.
+(`MKL_CBWR=AVX2,STRICT`), elementwise functions where the vectorised and the scalar ones are the same
+(`ATEN_CPU_CAPABILITY=default`), both set by scale=tiny; attention does when it sums in float64 and rounds once.
 """
 
 from __future__ import annotations
