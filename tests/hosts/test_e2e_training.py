@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
 PLUGIN = '''
 """Rewards the share of one letter; about every fourth answer meets a judge that is down."""
@@ -43,7 +43,7 @@ class Letters:
 def register_rewards():
     return {"letters": Letters}
 '''
-START_S = 420
+START_S = 800
 """Until the first step is over; a busy machine with two cores needs minutes to import verl ten times."""
 
 
