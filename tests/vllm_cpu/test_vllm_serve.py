@@ -25,9 +25,7 @@ except PackageNotFoundError:
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(1800),  # a server takes half a minute to start, and much longer on a busy machine
-    pytest.mark.skipif(
-        not VLLM.endswith("+cpu"), reason="no vLLM for CPU: tests/vllm_cpu/setup.sh makes its venv"
-    ),
+    pytest.mark.skipif(not VLLM.endswith("+cpu"), reason="no vLLM for CPU: tests/vllm_cpu/setup.sh makes its venv"),
 ]
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
