@@ -62,7 +62,9 @@ def test_hydras_namespace_package_gets_no_init_file_and_the_rooms_are_no_top_lev
 
 
 def test_every_folder_of_the_package_has_an_init_file(names):
-    folders = {name.rpartition("/")[0] for name in names if name.startswith("rufus_plugins/") and name.endswith(".py")}
+    ours = [name for name in names if name.startswith("rufus_plugins/") and name.endswith(".py")]
+    # the files of Harbor tasks are data: they run in a sandbox, never as part of the package
+    folders = {name.rpartition("/")[0] for name in ours if "/coding_agent/tasks/" not in name}
     assert {f"{folder}/__init__.py" for folder in folders} <= names
 
 

@@ -22,9 +22,11 @@ while not os.path.exists(sys.argv[1]) or not open(sys.argv[1]).read():
     time.sleep(0.01)
 """
 DRIVER = """
-import os, sys
+import os, signal, sys
 from pathlib import Path
 from rufus_plugins.recipes.demo import processes
+# a suite started in the background hands SIGINT down as ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)
 processes.GRACE_S = 0.2
 processes.end_descendants.__defaults__ = (0.2,)
 processes.become_reaper()
