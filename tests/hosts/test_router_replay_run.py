@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.e2e
+# slow: three trainings, five to ten minutes
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 REWARDS = Path(__file__).with_name("run_reward.py")
 
 
