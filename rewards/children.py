@@ -7,7 +7,7 @@ A part is a reward's name, or a mapping `{reward: NAME, <field>: value, ...}`, f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rufus_plugins.errors import ConfigError
@@ -36,7 +36,12 @@ def build_child(kind: str, part: Any) -> Reward:
 
 async def score_all(rewards: Sequence[Reward], trajectory: Trajectory) -> list[Score]:
     """All scores, at the same time. The first error ends the others and is raised: half a score is no score."""
-    tasks = [asyncio.ensure_future(reward(trajectory)) for reward in rewards]
+    return await all_or_none([reward(trajectory) for reward in rewards])
+
+
+async def all_or_none(work: Iterable[Awaitable[Any]]) -> list[Any]:
+    """All results, at the same time and in order. The first error, or a cancellation, ends the others."""
+    tasks = [asyncio.ensure_future(one) for one in work]
     try:
         return list(await asyncio.gather(*tasks))
     finally:

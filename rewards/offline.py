@@ -18,6 +18,7 @@ from typing import Any
 
 from rufus_plugins.errors import ConfigError, DataError, InfrastructureError, PluginError
 from rufus_plugins.protocols import Reward
+from rufus_plugins.rewards.children import all_or_none
 from rufus_plugins.types import CallStatus, Score, Task, Termination, ToolCall, Trajectory
 
 
@@ -116,13 +117,7 @@ async def score_records(
             on_done(outcome)
         return outcome
 
-    tasks = [asyncio.ensure_future(one(i, record)) for i, record in enumerate(records, 1)]
-    try:
-        return list(await asyncio.gather(*tasks))
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    return await all_or_none(one(i, record) for i, record in enumerate(records, 1))
 
 
 async def _score(reward: Reward, record: Any, number: int, deadline_s: float) -> Outcome:
