@@ -13,15 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rufus_plugins.errors import DataError
-
-
-class Refused(DataError):
-    """The record cannot become a training row; `reason` is the name under which it is counted."""
-
-    def __init__(self, reason: str, detail: str):
-        super().__init__(detail)
-        self.reason = reason
+from rufus_plugins.recipes.data.records import Refused
 
 
 @dataclass(frozen=True)
