@@ -121,10 +121,11 @@ def _collect(finished: Iterable[Any], flying: dict[Any, Chunk], bar: _Bar) -> No
 
 
 _tool: RecordTool | None = None
+_failure: BaseException | None = None
 
 
 def _start_worker(pickled: bytes) -> None:
-    global _tool
+    global _tool, _failure
     import multiprocessing.connection
 
     parent = multiprocessing.parent_process()
@@ -135,11 +136,16 @@ def _start_worker(pickled: bytes) -> None:
         os._exit(1)
 
     threading.Thread(target=leave_with_parent, daemon=True).start()
-    _tool = pickle.loads(pickled)
-    _tool.start()
+    try:
+        _tool = pickle.loads(pickled)
+        _tool.start()
+    except BaseException as error:  # raised here it would only break the pool; `_work` hands it to whoever waits
+        _failure = error
 
 
 def _work(chunk: Chunk, shard: Path) -> None:
+    if _failure is not None:
+        raise _failure
     assert _tool is not None
     writing.write_shard(_tool, chunk, shard)
 

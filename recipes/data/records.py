@@ -291,8 +291,8 @@ def _array(path: Path, stream: io.BufferedReader, shown: str, number: int, limit
                     why = f"element {first + len(rows)} is no JSON or has more than {LARGEST_RECORD >> 20} MiB"
                     raise ConfigError(f"{path}: {why}: {error}.") from error
             if not more():
-                why = "ends in the middle of an array" if mark else "ends without a closing bracket"
-                raise ConfigError(f"{path} {why}, after element {first + len(rows)}: cut off? Fetch it again.")
+                after = f"after element {first + len(rows)}"
+                raise ConfigError(f"{path} ends in the middle of its array, {after}: cut off? Fetch it again.")
         size += end - at
         at = end
         rows.append(row)
