@@ -75,6 +75,8 @@ def python_paths() -> tuple[tuple[str, ...], tuple[str, ...]]:
     contract = Path(rufus_plugins.__file__).parent
     shown = {os.path.realpath(sys.base_prefix), os.path.realpath(sys.base_exec_prefix)}
     installed = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    # what this package needs may stand elsewhere: the user's own, Debian's, or below a venv with system packages
+    installed += [p for p in sys.path if os.path.basename(p) in ("site-packages", "dist-packages") and os.path.isdir(p)]
     stdlib = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
     base = os.path.realpath(sys.base_prefix)
     standard = [p for p in sys.path if p and p not in installed and os.path.realpath(p).startswith(base + os.sep)]
