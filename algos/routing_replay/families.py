@@ -33,20 +33,24 @@ class TopKRouter:
     """Attributes of the owner that must hold other values while choices are replaced."""
 
     def find(self, model: nn.Module) -> list[RouterSite]:
+        """One site per router, in module order. Raises `ConfigError` where the class is built otherwise."""
+        owners = [
+            (name, m) for name, m in model.named_modules() if type(m).__name__ in (self.owner, f"FSDP{self.owner}")
+        ]
+        return [self._site(name, module) for name, module in owners]
+
+    def _site(self, name: str, module: nn.Module) -> RouterSite:
         from rufus_plugins.algos.routing_replay.routers import RouterSite, layer_index
 
-        return [
-            RouterSite(
-                module,
-                self.method,
-                _count(module, self.experts),
-                _count(module, self.top_k),
-                layer_index(name),
-                self.during_replay,
-            )
-            for name, module in model.named_modules()
-            if type(module).__name__ in (self.owner, f"FSDP{self.owner}")
-        ]
+        try:
+            experts, top_k = _count(module, self.experts), _count(module, self.top_k)
+            return RouterSite(module, self.method, experts, top_k, layer_index(name), self.during_replay)
+        except AttributeError as error:  # for example the code of a checkpoint (trust_remote_code)
+            raise ConfigError(
+                f"routing replay knows the {self.owner} of transformers, and {name} of {type(module).__module__} is "
+                f"built otherwise ({error}): set rufus.routing_replay=off, or register an adapter for it in a plugin "
+                "(register_router_adapters)"
+            ) from None
 
 
 def _count(module: nn.Module, path: str) -> int:
@@ -100,6 +104,7 @@ FAMILIES: dict[str, TopKRouter] = {
     "qwen2_moe": TopKRouter("Qwen2MoeTopKRouter"),
     "qwen3_moe": TopKRouter("Qwen3MoeTopKRouter"),
     "qwen3_next": TopKRouter("Qwen3NextTopKRouter"),
+    "qwen3_omni_moe_thinker": TopKRouter("Qwen3OmniMoeThinkerTextTopKRouter"),
     "qwen3_5_moe": TopKRouter("Qwen3_5MoeTopKRouter"),
     "qwen3_vl_moe": TopKRouter("Qwen3VLMoeTextTopKRouter"),
     "solar_open": TopKRouter("SolarOpenMoE", _ROUTE, "n_routed_experts"),
@@ -111,9 +116,12 @@ REFUSED: dict[str, str] = {
     "jetmoe": "it routes its attention too: two choices per layer, which no rollout engine reports",
     "doge": "its experts are chosen as pairs of product keys, not by one topk",
     "ernie4_5_vl_moe": "it routes text and image tokens by different experts, so rows do not line up with tokens",
-    "qwen3_omni_moe": "it holds two MoE models (thinker and talker) whose layers share indices",
+    "qwen3_omni_moe": "it holds two MoE models (thinker and talker) whose layers share indices: train the thinker "
+    "alone (qwen3_omni_moe_thinker)",
     "switch_transformers": "it drops tokens over an expert's capacity, so the choice depends on the batch",
     "nllb_moe": "it drops tokens over an expert's capacity, so the choice depends on the batch",
+    "openai_privacy_filter": "it labels tokens and generates none",
+    "vitpose_backbone": "its experts belong to data sets, not to tokens",
 }
 """Families that are known and cannot be replayed, with the reason."""
 

@@ -123,8 +123,8 @@ def error_of(function):
     return None
 
 
-def really_stock():
-    """verl's own class, without ours in between."""
+def really_stock(mode="disabled"):
+    """verl's own class, without ours in between: what other accelerators get."""
     import verl.workers.engine.fsdp.transformer_impl as transformer_impl
 
     from rufus_plugins.hosts.verl.cpu_engine import on_cpu_engine
@@ -133,7 +133,7 @@ def really_stock():
     ours = registry["cpu"]
     registry["cpu"] = on_cpu_engine(transformer_impl.FSDPEngineWithLMHead, transformer_impl)
     try:
-        return engine("R3")
+        return engine(mode)
     finally:
         registry["cpu"] = ours
 
@@ -192,6 +192,7 @@ results["errors"] = {
     "short": error_of(lambda: infer(rollout, routes=short)),
     "layers": error_of(lambda: infer(rollout, routes=flat)),
     "offload": error_of(lambda: engine("R3", enable_activation_offload=True)),
+    "elsewhere": error_of(lambda: really_stock("R3")),
 }
 
 lora = engine("R3", lora_rank=4, lora_alpha=8, target_modules=["q_proj", "v_proj"])

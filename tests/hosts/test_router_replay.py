@@ -102,6 +102,7 @@ def test_metrics_come_once_per_step_over_all_ranks_and_mini_batches(ranks):
         ("short", "routed_experts has"),
         ("layers", "routed_experts is [tokens, 3, 2], this model needs [tokens, 4 decoder layers, top 2]"),
         ("offload", "does not know the checkpoint of model.enable_activation_offload"),
+        ("elsewhere", "FSDPEngineWithLMHead, which would ignore it: set rufus.routing_replay=off"),
     ],
 )
 def test_routes_that_do_not_fit_end_the_step(ranks, case, words):
@@ -164,6 +165,11 @@ def test_off_leaves_verls_config_alone(model, mode):
     "changes, words",
     [
         (dict(mode="on"), "'on': there are off, record, rollout"),
+        (dict(mode=True), "True: there are off, record, rollout"),
+        (dict(mode="Rollout"), "'Rollout': there are off, record, rollout"),
+        (dict(mode="R3"), "'R3': there are off, record, rollout"),
+        (dict(mode=["rollout"]), "['rollout']: there are off, record, rollout"),
+        ({"strategy": "fsdp", "trainer.device": "cpu"}, "FSDP1 refuses CPU parameters"),
         (dict(strategy="torchtitan"), "does not exist for actor_rollout_ref.actor.strategy=torchtitan"),
         (dict(rollout="trtllm"), "rollout.name=trtllm does not answer the experts"),
         (

@@ -10,6 +10,7 @@ dense layers zero, the last token's row zero (agent_loop.py:129-141).
 
 from __future__ import annotations
 
+import functools
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import Any
@@ -24,11 +25,29 @@ def register(transformer_impl: ModuleType) -> None:
     """Puts the engine before the stock one: `EngineRegistry` looks up (device, vendor) first (engine/base.py:412)."""
     from verl.workers.engine.base import EngineRegistry
 
+    refuse_where_ignored(transformer_impl.FSDPEngine)
     engine = replaying(transformer_impl.FSDPEngineWithLMHead)
     place = EngineRegistry.register(
         model_type="language_model", backend=["fsdp", "fsdp2"], device="cuda", vendor=["nvidia", "amd"]
     )
     place(engine)
+
+
+def refuse_where_ignored(stock: type) -> None:
+    """Mends verl 0.9.1, workers/engine/fsdp/transformer_impl.py:115 `FSDPEngine.__init__`, which ignores
+    `router_replay.mode`: an engine that is not ours (another accelerator, a critic) refuses it."""
+    init = stock.__init__
+
+    @functools.wraps(init)
+    def __init__(self: Any, model_config: Any, engine_config: Any, *args: Any, **kwargs: Any) -> None:
+        if not hasattr(self, "_replay_mode") and mode_of(engine_config) != "disabled":
+            raise ConfigError(
+                "routing replay on FSDP runs on NVIDIA and AMD GPUs and on CPU; the engine here is verl's "
+                f"own {type(self).__name__}, which would ignore it: set rufus.routing_replay=off"
+            )
+        init(self, model_config, engine_config, *args, **kwargs)
+
+    stock.__init__ = __init__
 
 
 def mode_of(engine_config: Any) -> str:

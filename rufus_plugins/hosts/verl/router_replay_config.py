@@ -41,6 +41,8 @@ def apply(config: Any) -> None:
             "rufus.routing_replay=record takes the routes of compute_log_prob, which "
             "algorithm.rollout_correction.bypass_mode=True leaves out: set it to False, or rufus.routing_replay=rollout"
         )
+    if actor.strategy == "fsdp" and config.get("trainer", {}).get("device") == "cpu":
+        raise ConfigError("FSDP1 refuses CPU parameters: set actor_rollout_ref.actor.strategy=fsdp2")
     if actor.strategy.startswith("fsdp"):
         _check_model(config.actor_rollout_ref.model)
     with open_dict(config):
@@ -61,7 +63,7 @@ def mode_of(config: Any) -> str:
     chosen = config.rufus.get("routing_replay")
     if chosen is None or chosen is False:  # YAML reads a bare `off` as false
         return "disabled"
-    if chosen not in MODES:
+    if not isinstance(chosen, str) or chosen not in MODES:
         raise ConfigError(f"rufus.routing_replay={chosen!r}: there are {', '.join(MODES)}")
     return MODES[chosen]
 

@@ -1,8 +1,12 @@
 """Families that cannot be replayed are refused by name; new ones come by a plugin."""
 
+import pathlib
+import re
+
 import pytest
 import torch
 from tiny_families import BASE, tiny_model
+from tiny_families import FAMILIES as TESTED
 from transformers import AutoModelForCausalLM, PhimoeConfig, Qwen3Config, Qwen3MoeConfig
 
 from rufus_plugins import hookimpl, plugins
@@ -98,6 +102,25 @@ def test_a_plugin_adds_a_family(monkeypatch):
         own = model(ids, use_cache=False).logits
     with torch.no_grad(), replay(model, recorder.routes()):
         assert torch.equal(model(ids, use_cache=False).logits, own)
+
+
+def test_every_moe_family_of_transformers_is_exact_in_the_tests_or_refused_by_name():
+    """Found in the sources, so that a family of a new transformers version does not go unseen."""
+    import transformers
+
+    routers = re.compile(r"^class \w*(?:Expert|Router|TopK|MoE|Moe|MOE)\w*\(nn\.Module", re.M)
+    sources = (pathlib.Path(transformers.__file__).parent / "models").glob("*/modeling_*.py")
+    found = {source.parent.name for source in sources if routers.search(source.read_text())}
+    known = {name.removesuffix("_thinker") for name in FAMILIES}
+    assert len(found) > 45 and found <= known | REFUSED.keys(), found - known - REFUSED.keys()
+    assert {name.removesuffix("_text") for name in TESTED} == FAMILIES.keys()
+
+
+def test_a_class_of_the_same_name_that_is_built_otherwise_is_refused():
+    model = tiny_model("qwen3_moe")
+    del model.model.layers[1].mlp.gate.top_k
+    with pytest.raises(ConfigError, match=r"model.layers.1.mlp.gate of .* is built otherwise .*top_k"), record(model):
+        pass
 
 
 def test_every_built_in_family_is_a_registered_part():

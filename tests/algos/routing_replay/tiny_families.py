@@ -36,6 +36,29 @@ MAMBA = dict(mamba_n_heads=4, mamba_d_head=16, mamba_d_state=4, mamba_n_groups=1
 VISION = dict(
     depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=32, num_position_embeddings=16
 )
+AUDIO = dict(
+    encoder_layers=1,
+    encoder_attention_heads=2,
+    encoder_ffn_dim=16,
+    d_model=16,
+    output_dim=32,
+    num_mel_bins=16,
+    downsample_hidden_size=8,
+)
+OCR_VISION = dict(
+    sam_config=dict(
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        output_channels=16,
+        image_size=64,
+        global_attn_indexes=[0],
+        downsample_channels=[16, 16],
+    ),
+    encoder_config=dict(
+        hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2
+    ),
+)
 
 FAMILIES = {
     "afmoe": dict(
@@ -62,6 +85,7 @@ FAMILIES = {
         first_k_dense_replace=1,
         topk_method="group_limited_greedy",
     ),
+    "deepseek_ocr2": dict(n_routed_experts=8, n_shared_experts=1, mlp_layer_types=["dense", "sparse", "sparse"]),
     "deepseek_v3": dict(**MLA, **GROUPS),
     "deepseek_v4": dict(
         n_routed_experts=8,
@@ -150,6 +174,7 @@ FAMILIES = {
     "qwen2_moe": dict(num_experts=8, shared_expert_intermediate_size=16),
     "qwen3_moe": dict(num_experts=8),
     "qwen3_next": dict(**DELTA),
+    "qwen3_omni_moe_thinker": dict(num_experts=8),
     "qwen3_5_moe_text": dict(**DELTA),
     "qwen3_vl_moe": dict(num_experts=8),
     "glm4v_moe": dict(
@@ -161,6 +186,15 @@ FAMILIES = {
     "solar_open": dict(**GROUPS),
 }
 """transformers `model_type` -> what differs from BASE."""
+
+CLASSES = {
+    "deepseek_ocr2": "DeepseekOcr2ForConditionalGeneration",
+    "glm4v_moe": "Glm4vMoeForConditionalGeneration",
+    "mistral4": "Mistral4ForCausalLM",
+    "qwen3_omni_moe_thinker": "Qwen3OmniMoeThinkerForConditionalGeneration",
+    "qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration",
+}
+"""Where AutoModelForCausalLM has none."""
 
 LEAK_WHEN_PACKED = {
     # recurrent or convolutional layers carry state over the boundary on CPU, without any replay
@@ -182,12 +216,22 @@ def _config(family: str):
         return AutoConfig.for_model(family, text_config=own, vision_config={**VISION, "deepstack_visual_indexes": [0]})
     if family == "glm4v_moe":
         return AutoConfig.for_model(family, text_config=own, vision_config=VISION)
+    if family == "deepseek_ocr2":
+        return AutoConfig.for_model(family, text_config=own, vision_config=OCR_VISION)
+    if family == "qwen3_omni_moe_thinker":
+        return AutoConfig.for_model(
+            family,
+            text_config=own,
+            vision_config={**VISION, "deepstack_visual_indexes": [0]},
+            audio_config=AUDIO,
+            vision_start_token_id=60,
+        )
     return AutoConfig.for_model(family, **own)
 
 
 def tiny_model(family: str, seed: int = 0, **overrides):
     """The family's model for language, fp32, eager attention, weights large enough that routes spread."""
-    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, Mistral4ForCausalLM
+    import transformers
 
     config = copy.deepcopy(_config(family))
     if overrides:
@@ -195,11 +239,9 @@ def tiny_model(family: str, seed: int = 0, **overrides):
     torch.manual_seed(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        if family == "mistral4":
-            model = Mistral4ForCausalLM._from_config(config, attn_implementation="eager")
-        else:
-            auto = AutoModelForImageTextToText if family in ("qwen3_vl_moe", "glm4v_moe") else AutoModelForCausalLM
-            model = auto.from_config(config, attn_implementation="eager")
+        kind = getattr(transformers, CLASSES[family]) if family in CLASSES else transformers.AutoModelForCausalLM
+        make = kind._from_config if hasattr(kind, "_from_config") else kind.from_config
+        model = make(config, attn_implementation="eager")
     model = model.float()
     for parameter in model.parameters():
         if parameter.dim() >= 2:
