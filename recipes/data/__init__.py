@@ -2,4 +2,8 @@
 
 TOOLS: dict[str, tuple[str, str]] = {
     # name: (module:class, one line for `rufus data --help`)
+    "decontaminate": (
+        "rufus_plugins.recipes.data.decontaminate:Decontaminate",
+        "set aside what a benchmark also holds: n-grams, then near matches for review",
+    ),
 }
