@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rufus_plugins.recipes.data.ngrams import SEPARATOR, grams, mixed, stream_of, whole, word_hashes, words
+from rufus_plugins.recipes.data.ngrams import SEPARATOR, grams, hashes_of, mixed, stream_of, whole, word_hashes, words
 from rufus_plugins.recipes.data.texts import Turn
 
 LEAST_WORDS = 4
@@ -147,7 +147,7 @@ def build(
     """(hash, words) of each item."""
     for item in items:
         said = words(item.text)
-        hashes = word_hashes(item.text)
+        hashes = hashes_of(said)
         item_benchmark.append(item.benchmark)
         item_where.append(item.where)
         own.append(np.unique(grams(hashes, n)[~_weak(said, n)]))

@@ -79,7 +79,11 @@ _WORDS = _Words()
 
 def word_hashes(text: str) -> np.ndarray:
     """One `uint64` per word."""
-    found = words(text)
+    return hashes_of(words(text))
+
+
+def hashes_of(found: Sequence[bytes]) -> np.ndarray:
+    """The same for words that are at hand."""
     return np.fromiter(map(_WORDS.__getitem__, found), dtype=np.uint64, count=len(found))
 
 

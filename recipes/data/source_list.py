@@ -62,7 +62,7 @@ def records(
     """The records of `--input`, each with the set whose columns read it. `sample` is the builder's own affair."""
     chosen = _chosen(listed, names)
     if given == "sources":
-        for source in chosen.values():
+        for source in (s for s in chosen.values() if s.hub):
             for item in read(source.hub, split or source.split, subset or source.subset):
                 yield source, item
         return
