@@ -110,9 +110,18 @@ def _tasks_of_user() -> int:
     return count
 
 
-def start(backend: str, index: int, preload: Sequence[str], extra_paths: Sequence[str] = ()) -> Jail:
+def start(
+    backend: str,
+    index: int,
+    preload: Sequence[str],
+    extra_paths: Sequence[str] = (),
+    *,
+    script: Path | None = None,
+    scratch_bytes: int = SCRATCH_BYTES,
+) -> Jail:
     """Starts the process; the zygote's hello (or its silence) tells whether the jail holds.
 
+    `script`: what runs in it instead of zygote_main.py, with the same argument and duties (environments/world_main.py).
     Call it from a thread that lives as long as the jail should: the kernel ties the death signal to the thread.
     """
     inside, shown = python_paths()
@@ -137,7 +146,7 @@ def start(backend: str, index: int, preload: Sequence[str], extra_paths: Sequenc
     work = None
     if backend == "bubblewrap":
         config["work"] = _SCRATCH
-        wrap = _bubblewrap(shown, environment, root)
+        wrap = _bubblewrap(shown, environment, root, scratch_bytes)
     else:
         import tempfile
 
@@ -149,8 +158,8 @@ def start(backend: str, index: int, preload: Sequence[str], extra_paths: Sequenc
         if root:
             os.chmod(work, 0o711)
         wrap = []
-    script = str(Path(__file__).with_name("zygote_main.py").resolve())
-    command = [*wrap, interpreter(), "-I", "-S", "-X", "utf8", script, json.dumps(config)]
+    run = str((script or Path(__file__).with_name("zygote_main.py")).resolve())
+    command = [*wrap, interpreter(), "-I", "-S", "-X", "utf8", run, json.dumps(config)]
     # `sh` sets the stack before the interpreter starts: later it would not move the mappings
     shell = f'ulimit -Ss {STACK_BYTES >> 10} 2>/dev/null || ulimit -Ss "$(ulimit -Hs)"; exec "$@"'
     try:
@@ -172,7 +181,7 @@ def start(backend: str, index: int, preload: Sequence[str], extra_paths: Sequenc
     return Jail(process, ours, work)
 
 
-def _bubblewrap(shown: Sequence[str], environment: dict[str, str], root: bool) -> list[str]:
+def _bubblewrap(shown: Sequence[str], environment: dict[str, str], root: bool, scratch_bytes: int) -> list[str]:
     binary = shutil.which("bwrap")
     if not binary:
         raise FileNotFoundError("bwrap (bubblewrap) is not installed")
@@ -204,5 +213,5 @@ def _bubblewrap(shown: Sequence[str], environment: dict[str, str], root: bool) -
         args += ["--symlink", _SCRATCH, "/tmp"]
     if mount_proc:
         args += ["--proc", "/proc"]
-    args += ["--perms", "1777", "--size", str(SCRATCH_BYTES), "--tmpfs", _SCRATCH]
+    args += ["--perms", "1777", "--size", str(scratch_bytes), "--tmpfs", _SCRATCH]
     return [*args, "--chdir", _SCRATCH, "--remount-ro", "/"]

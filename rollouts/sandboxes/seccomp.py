@@ -117,6 +117,7 @@ _METADATA: dict[str, tuple[int | None, int | None]] = {
     "fremovexattr": (199, 16),
 }
 _CLONE, _FORK, _VFORK, _CLONE3 = (56, 220), (57, None), (58, None), (435, 435)
+_LANDLOCK = (444, 445, 446)
 _MEMFD = (319, 279)
 """Memory that neither RLIMIT_AS nor the resident size of a process shows."""
 _KILL, _TKILL, _TGKILL, _SIGQUEUE, _TGSIGQUEUE = (62, 129), (200, 130), (234, 131), (129, 138), (297, 240)
@@ -177,10 +178,13 @@ def _end(code: list) -> bytes:
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
 
 
-def zygote_filter(*, metadata: bool) -> bytes:
-    """What nothing in the jail may do. `metadata`: also deny changes of file metadata (no mount namespace)."""
+def zygote_filter(*, metadata: bool, landlock: bool = False) -> bytes:
+    """What nothing in the jail may do. `metadata`: also deny changes of file metadata (no mount namespace).
+    `landlock`: processes may still take file rights from themselves."""
     audit_arch, column = _arch()
     code = _begin(audit_arch, column)
+    for number in _LANDLOCK if landlock else ():
+        code += [(_JEQ, 0, 1, number), (_RET, 0, 0, _ALLOW)]
     code += [(_JGE, 0, 1, _FIRST_UNKNOWN), (_RET, 0, 0, _ERRNO | errno.ENOSYS)]
     for numbers in [*_NEVER.values(), *(_METADATA.values() if metadata else ())]:
         _deny(code, numbers[column])
