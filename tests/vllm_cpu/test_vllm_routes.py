@@ -1,6 +1,6 @@
 """The real vLLM on CPU in bf16 against an fp32 trainer: its routes, in its own format, replayed.
 
-Run in the environment that setup.sh makes: DIR/bin/python -m pytest -m slow tests/vllm_cpu
+`make vllm` runs it in an environment of its own.
 """
 
 import pathlib
@@ -14,18 +14,16 @@ import torch
 from rufus_plugins.algos.routing_replay.engine_formats import from_vllm
 from rufus_plugins.algos.routing_replay.replay import replay
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 MOE_LAYERS, DEPTH, TOP_K, EXPERTS = [1, 2, 3, 4, 5, 6], 7, 4, 32  # trained_tiny.py
 HERE = pathlib.Path(__file__).parent
 
 
 @pytest.fixture(scope="module")
-def rollout(tmp_path_factory):
-    path = tmp_path_factory.mktemp("vllm")
-    subprocess.run([sys.executable, HERE / "trained_tiny.py", path / "model"], check=True, timeout=600)
-    command = [sys.executable, HERE / "generate.py", path / "model", "bfloat16", path / "rollout.npz"]
-    subprocess.run(command, check=True, timeout=600)
-    return path / "model", dict(np.load(path / "rollout.npz"))
+def rollout(trained, tmp_path_factory):
+    found = tmp_path_factory.mktemp("vllm") / "rollout.npz"
+    subprocess.run([sys.executable, HERE / "generate.py", trained, "bfloat16", found], check=True, timeout=900)
+    return trained, dict(np.load(found))
 
 
 def sequences(found):

@@ -1,6 +1,6 @@
 """A real `vllm serve` on CPU as judge and as reward model: tiny random models, servers on loopback only.
 
-Run in the environment that setup.sh makes: DIR/bin/python -m pytest -m slow tests/vllm_cpu/test_vllm_serve.py
+`make vllm` runs it in an environment of its own.
 """
 
 import asyncio
@@ -14,24 +14,18 @@ import subprocess
 import sys
 import time
 import urllib.request
-from importlib.metadata import PackageNotFoundError, version
 
 import pytest
 
-try:
-    VLLM = version("vllm")
-except PackageNotFoundError:
-    VLLM = ""
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(1800),  # a server takes half a minute to start, and much longer on a busy machine
-    pytest.mark.skipif(not VLLM.endswith("+cpu"), reason="no vLLM for CPU: tests/vllm_cpu/setup.sh makes its venv"),
+    pytest.mark.timeout(900),  # a server takes half a minute to start, and much longer on a busy machine
 ]
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-START_S, STOP_S = 900, 30
+START_S, STOP_S = 600, 30
 
 
 def make_model(kind, path, **config):
@@ -143,7 +137,8 @@ def ask(judge, *candidates):
 
 def test_a_regex_on_the_server_makes_every_judgement_a_verdict(chat):
     # a random model writes noise; the server's grammar is what makes it a verdict
-    graded = judge(chat, protocol="score_0_10", extra_body={"structured_outputs": {"regex": r"\[\[(10|[0-9])\]\]"}})
+    grammar = {"structured_outputs": {"regex": r"\[\[(10|[0-9])\]\]"}}
+    graded = judge(chat, protocol="score_0_10", temperature=1.0, extra_body=grammar)
     scores = ask(graded, *(f"candidate {i}" for i in range(12)))
     assert all(round(s.value * 10) == int(s.explanation.strip("[]")) for s in scores)
     assert len({s.explanation for s in scores}) > 1, "a random model that always says the same shows nothing"
@@ -282,7 +277,7 @@ def test_verls_own_reward_model_path_gives_the_same_scores_and_the_extra_info(cl
     config.reward.reward_model.model_path = "tiny"
 
     def batch(question, answer):
-        answer_ids = words(answer.strip() + "<|im_end|>")["input_ids"]
+        answer_ids = words(answer + "<|im_end|>")["input_ids"]  # verl takes white space away from nothing
         responses = torch.tensor([[*answer_ids, *[words.pad_token_id] * 5]])
         attention = torch.tensor([[1, 1, *[1] * len(answer_ids), *[0] * 5]])
         prompt = np.empty(1, dtype=object)
