@@ -153,6 +153,29 @@ def test_one_switch_sets_verls_keys_on_every_engine(model, strategy, section, mo
     assert made.actor_rollout_ref.rollout.enable_rollout_routing_replay is answers
 
 
+@pytest.mark.parametrize("mode, verl_mode", [("rollout", "R3"), ("record", "R2")])
+@pytest.mark.parametrize("engine", ["dp", "megatron", "veomni"])
+def test_the_switch_reaches_the_engine_config_that_verl_makes(model, engine, mode, verl_mode):
+    """As the workers build it. Megatron and VeOmni themselves cannot be installed beside torch's CPU build."""
+    from hydra import compose, initialize_config_module
+    from verl.utils.config import omega_conf_to_dataclass
+
+    overrides = [f"model_engine={engine}", f"rufus.routing_replay={mode}", "actor_rollout_ref.rollout.name=vllm"]
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        made = compose("rufus", [*overrides, "algorithm=gspo", f"actor_rollout_ref.model.path={model}"])
+    router_replay_config.apply(made)
+    actor = omega_conf_to_dataclass(made.actor_rollout_ref.actor)
+    assert actor.engine.router_replay.mode == verl_mode
+    assert made.actor_rollout_ref.rollout.enable_rollout_routing_replay is (mode == "rollout")
+
+
+@pytest.mark.parametrize("strategy", ["fsdp2", "megatron", "veomni"])
+def test_a_dense_model_is_refused_on_every_engine(tmp_path, strategy):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3"}))
+    with pytest.raises(ConfigError, match="qwen3"):
+        router_replay_config.apply(config(tmp_path, "rollout", strategy, rollout="vllm"))
+
+
 @pytest.mark.parametrize("mode", ["off", None, False])
 def test_off_leaves_verls_config_alone(model, mode):
     made = config(model, mode)

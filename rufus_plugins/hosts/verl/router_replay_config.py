@@ -43,8 +43,7 @@ def apply(config: Any) -> None:
         )
     if actor.strategy == "fsdp" and config.get("trainer", {}).get("device") == "cpu":
         raise ConfigError("FSDP1 refuses CPU parameters: set actor_rollout_ref.actor.strategy=fsdp2")
-    if actor.strategy.startswith("fsdp"):
-        _check_model(config.actor_rollout_ref.model)
+    _check_model(config.actor_rollout_ref.model, ours=actor.strategy.startswith("fsdp"))
     with open_dict(config):
         section = actor[SECTIONS[actor.strategy]]
         # fsdp.yaml has no such key; without the target it would stay a dict that nobody validates
@@ -76,9 +75,15 @@ def _check_rollout(rollout: Any) -> None:
         )
 
 
-def _check_model(model: Any) -> None:
-    """Refuses a family by name before anything starts, where the model is at hand."""
-    if model.get("enable_activation_offload", False) and model.get("enable_gradient_checkpointing", True):
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+"""Where a config of transformers says how many experts there are."""
+
+
+def _check_model(model: Any, ours: bool) -> None:
+    """Before anything starts, where the model is at hand: refuses a family by name that our engine cannot replay, and
+    for verl's engines, which would replay nothing then, a model without experts."""
+    offload = model.get("enable_activation_offload", False) and model.get("enable_gradient_checkpointing", True)
+    if ours and offload:
         raise ConfigError(
             "rufus.routing_replay does not know the checkpoint of model.enable_activation_offload: set "
             "actor_rollout_ref.model.enable_activation_offload=False, or enable_gradient_checkpointing=False"
@@ -90,4 +95,11 @@ def _check_model(model: Any) -> None:
 
     from rufus_plugins.algos.routing_replay.families import adapter_of
 
-    adapter_of(AutoConfig.from_pretrained(path, trust_remote_code=bool(model.get("trust_remote_code", False))))
+    config = AutoConfig.from_pretrained(path, trust_remote_code=bool(model.get("trust_remote_code", False)))
+    if ours:
+        adapter_of(config)
+    elif not any(getattr(config.get_text_config(), name, None) for name in EXPERTS):
+        raise ConfigError(
+            f"rufus.routing_replay: {config.model_type} ({path}) has no experts, so there is nothing to replay: set "
+            "rufus.routing_replay=off"
+        )
