@@ -6,4 +6,8 @@ TOOLS: dict[str, tuple[str, str]] = {
         "rufus_plugins.recipes.data.decontaminate:Decontaminate",
         "set aside what a benchmark also holds: n-grams, then near matches for review",
     ),
+    "deduplicate": (
+        "rufus_plugins.recipes.data.deduplicate:Deduplicate",
+        "keep the first of records that say the same, word for word or nearly",
+    ),
 }

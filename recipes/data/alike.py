@@ -98,7 +98,7 @@ class Signatures:
 
 
 def joined(label: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """`label` after uniting the clusters of each pair; labels are the least member of their cluster, before and after."""
+    """`label` after uniting the clusters of each pair. A label is the least member of its cluster, before and after."""
     label = label.copy()
     while True:
         one, two = label[first], label[second]
