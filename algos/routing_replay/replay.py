@@ -103,13 +103,31 @@ def valid_rows(targets: torch.Tensor, num_experts: int) -> torch.Tensor:
     )
 
 
+_WIDE = (torch.uint16, torch.uint32, torch.uint64)
+"""torch computes next to nothing on these."""
+
+
+def _as_torch(routes: Any) -> torch.Tensor:
+    try:
+        array = np.asarray(routes)
+    except ValueError as error:  # ragged lists
+        raise RoutesError(f"routes are no array: {error}") from None
+    if array.dtype.kind not in "iu":
+        raise RoutesError(f"routes are {array.dtype}, not integers")
+    # what an engine sent may be read-only, reversed or of another byte order
+    array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
+    if array.dtype == np.uint16:
+        array = array.view(np.int16)  # MISSING becomes -1
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
 def _as_targets(routers: Routers, routes: Any) -> torch.Tensor:
     if routes is None:
         raise RoutesError("routing replay is on, but this batch has no routes")
-    if isinstance(routes, np.ndarray) and routes.dtype == np.uint16:
-        routes = routes.view(np.int16)  # torch computes little on uint16; MISSING becomes -1
-    targets = torch.as_tensor(routes)
-    if targets.is_floating_point() or targets.dtype == torch.bool:
+    if not isinstance(routes, torch.Tensor):
+        routes = _as_torch(routes)
+    targets = routes.to(torch.int64) if routes.dtype in _WIDE else routes
+    if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
         raise RoutesError(f"routes are {targets.dtype}, not integers")
     layers, top_k = len(routers.sites), routers.top_k
     if targets.dim() != 3 or targets.shape[1:] != (layers, top_k):

@@ -116,6 +116,30 @@ def test_a_lora_actor_as_its_own_reference_is_never_replayed(ranks):
         assert rank["lora"]["actor"] > 1e-3
 
 
+def test_rows_that_verl_filled_with_zeros_are_no_choice_of_a_top_1_model():
+    from types import SimpleNamespace
+
+    import torch
+
+    from rufus_plugins.hosts.verl.router_replay import replaying
+
+    engine = object.__new__(replaying(type("Stock", (), {})))
+    engine._replay_mode, engine._depth, engine.use_ulysses_sp = "R3", 3, False
+    engine._routers = SimpleNamespace(layers=[1, 2], top_k=1, num_experts=4)
+    jagged = dict(layout=torch.jagged)
+    # two sequences of 4 and 3 tokens; layer 0 is dense; the engine's array for the first one was two rows short
+    first = torch.tensor([[0, 0, 3], [0, 2, 0], [0, 0, 0], [0, 0, 0]], dtype=torch.int16)[..., None]
+    second = torch.tensor([[0, 1, 1], [0, 0, 1], [0, 0, 0]], dtype=torch.int16)[..., None]
+    batch = {
+        "routed_experts": torch.nested.as_nested_tensor([first, second], **jagged),
+        "input_ids": torch.nested.as_nested_tensor([torch.arange(4), torch.arange(3)], **jagged),
+        "loss_mask": torch.nested.as_nested_tensor([torch.ones(4), torch.ones(3)], **jagged),
+    }
+    rows, present = engine._rows_of(batch, {"pad_size": 1}, None)
+    assert rows[..., 0].tolist() == [[0, 3], [2, 0], [-1, -1], [-1, -1], [1, 1], [0, 1], [-1, -1], [0, 0]]
+    assert present.tolist() == [True, True, True, False, True, True, False, False]
+
+
 def config(model, mode, strategy="fsdp2", rollout="transformers", **more):
     made = OmegaConf.create(
         {

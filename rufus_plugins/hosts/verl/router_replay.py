@@ -166,6 +166,9 @@ def replaying(stock: type) -> type:
                     f"{self._depth} decoder layers, top {self._routers.top_k}]"
                 )
             rows = rows[:, self._routers.layers]
+            if self._routers.top_k == 1:
+                # verl fills up with zeros, which no rule tells from a choice of expert 0; of all layers, it is none
+                rows = rows.masked_fill((rows == 0).all(1, keepdim=True), -1)
             present = rows.new_ones(rows.shape[0], dtype=bool)
             present[offsets[1:] - 1] = False  # the last token was sampled, never routed
             self._refuse_empty(rows, present, micro_batch, offsets)
@@ -193,10 +196,7 @@ def replaying(stock: type) -> type:
             from rufus_plugins.algos.routing_replay.replay import valid_rows
             from rufus_plugins.algos.routing_replay.routers import RoutesError
 
-            if self._routers.top_k == 1:
-                holds = (rows > 0).flatten(1).any(1)  # expert 0 everywhere, in every layer, is nobody's choice
-            else:
-                holds = valid_rows(rows, self._routers.num_experts).any(1)
+            holds = valid_rows(rows, self._routers.num_experts).any(1)
             loss_mask = micro_batch.get("loss_mask", None)
             if loss_mask is None:
                 return

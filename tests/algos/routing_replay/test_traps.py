@@ -129,7 +129,13 @@ def test_short_and_long_arrays_raise(rows):
         (np.zeros((24, 3, 2), np.uint8), "2 MoE layers, top 2"),
         (np.zeros((24, 2, 4), np.uint8), "2 MoE layers, top 2"),
         (np.zeros((24, 2), np.uint8), "2 MoE layers, top 2"),
-        (np.zeros((24, 2, 2), np.float32), "not integers"),
+        (np.zeros((24, 2, 2), np.float32), "float32, not integers"),
+        (np.zeros((24, 2, 2), np.complex64), "complex64, not integers"),
+        (np.zeros((24, 2, 2), bool), "bool, not integers"),
+        (np.full((24, 2, 2), "3"), "not integers"),
+        (np.full((24, 2, 2), None), "object, not integers"),
+        ([[1, 2], [3]], "no array"),
+        (torch.zeros(24, 2, 2), "float32, not integers"),
     ],
 )
 def test_missing_and_misshapen_routes_raise(wrong, message):
@@ -137,6 +143,33 @@ def test_missing_and_misshapen_routes_raise(wrong, message):
     ids, mask = padded_batch()
     with pytest.raises(RoutesError, match=message):
         replayed(model, wrong, ids, mask)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "uint16", ">i2", "int32", "uint32", "<u4", "int64", "uint64"])
+def test_integers_of_every_width_and_byte_order_are_the_same_routes(dtype):
+    model = tiny_model("glm4_moe")
+    ids, mask = padded_batch()
+    routes, own = recorded(model, ids, mask)
+    given = rotated(routes, 8).astype(dtype)
+    given.flags.writeable = False
+    expected, _ = replayed(model, rotated(routes, 8), ids, mask)
+    logits, pass_ = replayed(model, given, ids, mask)
+    assert torch.equal(logits, expected) and not torch.equal(logits, own)
+    assert pass_.counts().tolist()[1] == routes.size
+    backwards = np.ascontiguousarray(given[::-1])[::-1]  # a view with negative strides
+    assert torch.equal(replayed(model, backwards, ids, mask)[0], expected)
+    if np.dtype(dtype).kind == "u" and np.dtype(dtype).itemsize > 1:
+        wide = torch.from_numpy(given.astype(dtype))
+        assert torch.equal(replayed(model, wide, ids, mask)[0], expected)
+
+
+def test_routes_that_are_all_out_of_range_replay_nothing_and_say_so():
+    model = tiny_model("glm4_moe")
+    ids, mask = padded_batch()
+    routes, own = recorded(model, ids, mask)
+    logits, pass_ = replayed(model, np.full_like(routes, 77), ids, mask)
+    assert torch.equal(logits, own)
+    assert pass_.counts().tolist() == [0, 0, routes.size] and np.isnan(pass_.match_rate())
 
 
 def test_a_block_in_which_no_router_ran_raises():
