@@ -174,3 +174,18 @@ def test_a_killed_rollout_worker_does_not_hold_the_run(folder):
         assert run.finish() == 0, run.text()[-5000:]
     assert len(run.steps()) == 2
     assert "a rollout worker died" in run.text()
+
+
+def test_a_separate_rollout_trains_on_the_band_with_weights_of_every_step(folder):
+    """verl's separate_async: a rollout of its own beside the trainer, the weights by gloo; the trainer's process
+    helps generating where it would wait."""
+    rule = ("rufus.group_filter={low:0.0,high:0.8}", "rufus.mask_terminations=[]", "rufus.routing_replay=rollout")
+    mode = ("trainer.v1.trainer_mode=separate_async", "actor_rollout_ref.rollout.nnodes=1")
+    apart = ("trainer.v1.separate_async.parameter_sync_step=1", "data.max_response_length=48")
+    with Run(folder, "apart", "coin", *rule, *mode, *apart, "trainer.total_training_steps=3") as run:
+        assert run.finish() == 0, run.text()[-5000:]
+    steps = run.steps()
+    assert len(steps) == 3
+    for step in steps:
+        assert step["rufus/group_filter/total/trained"] == 4
+        assert 0 < step["rufus/group_filter/reward_trained/mean"] <= 0.8

@@ -26,11 +26,13 @@ HOOKS = (
     ("verl.workers.config.model", "cpu_attention:register"),
     ("verl.workers.engine.fsdp.transformer_impl", "router_replay:register"),
     ("verl.workers.engine.fsdp.transformer_impl", "cpu_engine:register"),
+    ("verl.checkpoint_engine.base", "gloo_checkpoint_engine:register"),
     ("verl.workers.rollout.replica", "transformers_rollout:register_replica"),
     ("verl.workers.rollout.base", "transformers_rollout:register_adapter"),
     ("verl.experimental.reward_loop.reward_loop", "reward_workers:restart_workers"),
     ("verl.experimental.reward_loop.reward_loop", "reward_model_patch:add_extra_info"),
     ("verl.experimental.agent_loop.agent_loop", "reward_workers:type_lost_scores"),
+    ("verl.experimental.agent_loop.agent_loop", "validating:tell_rollouts"),
     # importing agent_loop registers our loop
     ("verl.experimental.agent_loop.agent_loop", "agent_loop:drop_trajectories"),
     ("verl.trainer.ppo.core_algos", "algorithms:register"),

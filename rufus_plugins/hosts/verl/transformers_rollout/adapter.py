@@ -6,6 +6,7 @@ import os
 
 import ray
 from verl.workers.rollout.base import BaseRollout
+from verl.workers.rollout.utils import ensure_async_iterator
 
 from rufus_plugins.errors import ConfigError
 
@@ -37,12 +38,12 @@ class ServerAdapter(BaseRollout):
         if wire_format != "named_tensors" or kwargs.get("peft_config") is not None:
             raise ConfigError(
                 "rollout.name=transformers takes whole weights only: with LoRA set actor_rollout_ref.model.lora.merge="
-                "True, and leave rollout.checkpoint_engine.backend at naive"
+                "True, and rollout.checkpoint_engine.backend to naive or gloo"
             )
         limit = self.config.checkpoint_engine.update_weights_bucket_megabytes << 20
         await self.server.start_weight_update.remote()
         bucket, size = [], 0
-        for name, tensor in weights:
+        async for name, tensor in ensure_async_iterator(weights):  # a generator, or another process's stream
             tensor = tensor.detach().cpu()
             if bucket and size + tensor.nbytes > limit:
                 await self.server.load_weights.remote(bucket)
