@@ -1,5 +1,5 @@
 # make demo    trains a tiny MoE by Coding RL on this machine's CPU (SEED=1 another seed, FRESH=1 from the beginning)
-# make test    the tests, runs of verl's trainer included (make unit: without)        make lint    ruff        make bench    ours against its peers
+# make test    the tests, runs of verl's trainer included (make unit: without; make vllm: with the real vLLM)        make lint    ruff        make bench    ours against its peers
 #
 # Needs Linux and Python 3.11 or 3.12, nothing else. Everything is installed into .venv.
 
@@ -14,7 +14,7 @@ DEMO := $(BIN)/python -m rufus_plugins.recipes.demo --seed $(SEED) $(if $(FRESH)
 # TORCH_ARGS="--index-url ..." takes it from another index, for example PyTorch's own index of CPU builds.
 TORCH_ARGS ?=
 
-.PHONY: demo demo-control venv test unit e2e lint bench sandbox clean
+.PHONY: demo demo-control venv test unit e2e vllm lint bench sandbox clean
 
 demo: $(VENV)/.installed sandbox
 	@exec $(DEMO)
@@ -58,14 +58,19 @@ unit: $(VENV)/.installed-dev sandbox
 e2e: $(VENV)/.installed-dev sandbox
 	$(BIN)/python -m pytest -m "e2e" $(ARGS)
 
+# The real vLLM on CPU beside verl, in a venv of its own (4 GB): judge server, reward model, rollout with its routes.
+vllm:
+	PYTHON="$(PYTHON)" TORCH_ARGS="$(TORCH_ARGS)" tests/vllm_cpu/run.sh $(VENV)-vllm $(ARGS)
+
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
 bench: $(VENV)/.installed-dev sandbox
 	@for file in bench/[a-z]*.py; do \
+	  case $$file in bench/gpu_*) continue;; esac; \
 	  $(BIN)/python -m bench.$$(basename $$file .py) $(if $(QUICK),--quick) || failed=1; \
 	done; exit $${failed:-0}
 
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) $(VENV)-vllm runs

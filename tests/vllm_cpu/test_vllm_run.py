@@ -61,7 +61,7 @@ def train(folder, model, mode, steps=2):
         *(f"+{rollout}.enable_sleep_mode=False", f"{rollout}.free_cache_engine=False", f"{rollout}.enforce_eager=True"),
         f"+{rollout}.engine_kwargs.vllm.kv_cache_memory_bytes={2**27}",
         *(f"{rollout}.calculate_log_probs=true", f"{rollout}.max_model_len=256", f"{rollout}.max_num_seqs=16"),
-        *("actor_rollout_ref.actor.ppo_mini_batch_size=4", "actor_rollout_ref.actor.optim.lr=1e-5"),
+        *("actor_rollout_ref.actor.ppo_mini_batch_size=4", "actor_rollout_ref.actor.optim.lr=1e-3"),
         *("trainer.total_epochs=9", "trainer.val_before_train=false", "trainer.test_freq=-1"),
         *("trainer.save_freq=-1", "trainer.resume_mode=disable", "trainer.logger=[console,file]"),
         *(f"trainer.total_training_steps={steps}", f"trainer.default_local_dir={folder / mode}"),
@@ -115,7 +115,7 @@ def test_our_parts_train_with_verls_own_vllm_rollout_and_replay_its_routes(repla
         assert 16 * 16 < tokens <= 16 * 128 and tokens == int(tokens)
         assert step["actor/grad_norm_max"] >= step["actor/grad_norm"] > 0
         assert 0 < step["critic/score/mean"] < 1  # the plugin's reward: share of a letter
-        # weights reach vLLM at every step: else the second step would be off by what the first one learnt
+        # weights reach vLLM at every step: the first step of AdamW alone moves log-probabilities by 0.1 and more
         assert step["training/rollout_logp_absdiff_mean"] < 0.05, number
 
 
