@@ -28,6 +28,7 @@ from rufus_plugins.types import ContextSegment
 from .chat_tokens import ChatTokens
 from .stock_tools import stock_tools
 from .tasks import task_of
+from .validating import told_validation
 
 NAME = AGENT_LOOP
 """verl's name of this loop: `actor_rollout_ref.rollout.agent.default_agent_loop`."""
@@ -82,7 +83,7 @@ class EnvironmentAgentLoop(AgentLoopBase):
         self.chat = _chat(self.config, self.tokenizer, hf_model_type, self.rules)
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> list[AgentLoopOutput]:
-        task = task_of(kwargs)
+        task = told_validation(task_of(kwargs))
         sampling = dict(sampling_params)
         if self.rules.stop:
             sampling["stop"] = list(self.rules.stop)
