@@ -3,7 +3,7 @@
 `max(0, 0.3 P - 0.1 (1 - A))` (Axion 1.0, RL reward): `A` is 1 if an answer was submitted, and
 `P = (1/m) sum_j prod_{l<=j} b_l` over the m targets in dependency order: a target counts only if all before it passed.
 
-`ground_truth` is `{"answer": GOLD, "targets": [z, ...]}`. A target z is
+`ground_truth` is `{"answer": GOLD, "targets": [z, ...]}`, or JSON text of it. A target z is
 `{"name": str, "value": number, "unit": str = "", "tolerance": number = 0.01, "absolute": number = 0,
 "depends_on": [names] = []}`; `tolerance` is relative, `absolute` is in the target's unit. Dependencies make the order;
 targets that do not depend on each other keep the order of the list.
@@ -19,6 +19,7 @@ partial credit.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -126,6 +127,11 @@ class ProgressChain:
                 f"the rollout ended with {trajectory.termination.value}: nothing to score", trajectory.termination
             )
         truth = trajectory.task.ground_truth
+        if isinstance(truth, str):  # Parquet keeps it as text
+            try:
+                truth = json.loads(truth)
+            except ValueError as error:
+                raise DataError(f"progress_chain: ground_truth is a text that is no JSON: {error}") from None
         if not isinstance(truth, Mapping) or "answer" not in truth:
             raise DataError(f"progress_chain: ground_truth must be {{answer, targets}}, not {truth!r}")
         targets = targets_of(truth)

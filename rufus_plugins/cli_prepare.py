@@ -20,18 +20,28 @@ OPTIONS = {
     "check": "run each task's own solution and tests after baking: yes (default) or no",
     "build_network": "let local builds use this machine's network: yes or no (default)",
     "heldout_share": "share of the problems to write to heldout.parquet instead (default 0)",
+    "source": "sets of the stage's source list to take, by commas; for a file: the set whose columns it has",
+    "sources": "a source list of yours instead of the stage's own sources.yaml",
+    "count": "records to generate, for --input sample",
+    "puzzles": "puzzles of reasoning-gym to generate and add (reasoning_rl)",
+    "seed": "seed of what is generated (default 0)",
 }
 """Options that a stage's `prepare` may take, by the name of its parameter."""
+
+NUMBERS = {"heldout_share": float, "count": int, "puzzles": int, "seed": int}
 
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("prepare", help="raw data to the Parquet that a stage trains on")
     parser.add_argument("stage", metavar="STAGE", help="a stage that prepares data; `rufus list stage` shows them")
-    parser.add_argument("--input", required=True, help="a JSONL or Parquet file, a directory of them, or a hub dataset")
+    parser.add_argument(
+        "--input",
+        required=True,
+        help="a JSONL or Parquet file, a directory of them, a hub dataset; `sources` or `sample` of a stage",
+    )
     parser.add_argument("--output", required=True, type=Path, help="directory to write")
     for name, text in OPTIONS.items():
-        kind = float if name == "heldout_share" else str
-        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=None, help=text)
+        parser.add_argument(f"--{name.replace('_', '-')}", type=NUMBERS.get(name, str), default=None, help=text)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -154,6 +154,10 @@ class OpenAICompatibleJudge:
             self._cache.put(key, text)
         return Score(value, {"judge_cached": False, "judge_latency_s": time.monotonic() - started}, text)
 
+    async def complete(self, body: dict[str, Any]) -> str:
+        """The text of one chat completion, without reading a verdict; bounded and tried again as a judgement is."""
+        return await self._answer(body)
+
     async def aclose(self) -> None:
         """Closes the connections of this event loop."""
         held = self._loops.pop(asyncio.get_running_loop(), None)

@@ -1,0 +1,1 @@
+"""The stage Instruction RL: requests with atomic constraints, all of which are necessary."""

@@ -1,0 +1,1 @@
+"""Reasoning RL: GSPO on mathematics, science and puzzles, each with a deterministic reward."""
