@@ -2,6 +2,10 @@
 
 TOOLS: dict[str, tuple[str, str]] = {
     # name: (module:class, one line for `rufus data --help`)
+    "normalise": (
+        "rufus_plugins.recipes.data.normalise:Normalise",
+        "conversations of any common shape to one schema",
+    ),
     "decontaminate": (
         "rufus_plugins.recipes.data.decontaminate:Decontaminate",
         "set aside what a benchmark also holds: n-grams, then near matches for review",

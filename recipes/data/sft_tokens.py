@@ -87,6 +87,7 @@ class SFTTokenizer:
         self._backend = _without_post_processor(backend)
         self._special = dict(self.tokenizer.special_tokens_map)
         self._stops = self._stop_texts()
+        self._closers = tuple({*self._stops, *map(str, self.tokenizer.all_special_tokens)})
         self._headers: dict[str, _Headers] = {}
 
     def __call__(
@@ -118,7 +119,7 @@ class SFTTokenizer:
         for message, start, end in spans:
             parts.setdefault(message, []).append((start, end))
         anchor = last_user(messages)
-        ranges: list[tuple[int, int]] = []
+        ranges: list[tuple[int, int, bool]] = []
         owners: list[int] = []
         for i, flag in enumerate(flags):
             if not flag:
@@ -128,11 +129,11 @@ class SFTTokenizer:
                 why = "in several places" if found else "nowhere to be seen"
                 raise Refused("untraceable", f"the template writes message {i} {why}")
             before = messages[i - 1]["role"] if i else None
-            start, end = self._body(text, *found[0], headers, before)
+            start, end, closed = self._body(text, *found[0], headers, before)
             if self._rules.masks_earlier_thinking and i < anchor:
                 start = self._after_thinking(text, start, end, said[i])
             if start < end:
-                ranges.append((start, end))
+                ranges.append((start, end, closed))
                 owners.append(i)
         return Rendered(text, ranges, owners, sum(m["role"] == "assistant" for m in messages))
 
@@ -150,8 +151,8 @@ class SFTTokenizer:
 
     # ---- where a turn begins and ends
 
-    def _body(self, text: str, start: int, end: int, headers: _Headers, before: str | None) -> tuple[int, int]:
-        """The characters of one assistant turn that the model generates."""
+    def _body(self, text: str, start: int, end: int, headers: _Headers, before: str | None) -> tuple[int, int, bool]:
+        """The characters of one assistant turn that the model generates, and whether an end token is their last."""
         prompt = headers.prompt(before)
         for header in (prompt, headers.after_user, headers.role):
             if text.startswith(header, start) and start + len(header) <= end:
@@ -161,13 +162,12 @@ class SFTTokenizer:
             written = text[start : start + 40]
             raise Refused("unknown_header", f"an assistant turn begins with {written!r} and not with {prompt!r}")
         written = text[start:end].rstrip()
-        for stop in self._stops:
-            if written.endswith(stop):
-                return start, start + len(written)
+        if written.endswith(self._closers):
+            return start, start + len(written), True
         if headers.closing and text.startswith(headers.closing, end - len(headers.closing)):
-            end -= len(headers.closing) - len(headers.closing.rstrip())
+            return start, end - len(headers.closing) + len(headers.closing.rstrip()), False
         following = next((s for s in self._stops if text.startswith(s, end)), "")
-        return start, end + len(following)
+        return start, end + len(following), bool(following)
 
     def _after_thinking(self, text: str, start: int, end: int, message: Mapping[str, Any]) -> int:
         """Start of what follows the thinking of a turn, which may be an empty pair of tags."""
@@ -235,7 +235,6 @@ class SFTTokenizer:
         for token in self.stop_tokens:
             if token not in known:
                 raise ConfigError(f"stop token {token!r} is not in the tokenizer's vocabulary.")
-        texts |= {str(t) for t in self.tokenizer.all_special_tokens}
         return tuple(sorted(texts, key=lambda t: (-len(t), t)))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -250,8 +249,8 @@ class Rendered:
     """A rendered conversation, before tokenisation."""
 
     text: str
-    ranges: list[tuple[int, int]]
-    """Supervised characters, ascending."""
+    ranges: list[tuple[int, int, bool]]
+    """Supervised characters `(start, end, whether the last are an end token)`, ascending."""
     owners: list[int]
     """The message of each range."""
     turns: int
@@ -329,9 +328,10 @@ def _masked(encoding: Any, rendered: Rendered) -> Tokens:
     if rendered.ranges and len(ids):
         offsets = np.asarray(encoding.offsets, dtype=np.int64)
         starts, ends = offsets[:, 0], offsets[:, 1]
-        for start, end in rendered.ranges:
+        for start, end, closed in rendered.ranges:
             first = int(np.searchsorted(starts, start, "left"))
-            last = int(np.searchsorted(ends, end, "right"))
+            # an end token that swallows the white space around it (Phi's) reaches over the bound and counts
+            last = int(np.searchsorted(starts, end, "left") if closed else np.searchsorted(ends, end, "right"))
             mask[first:last] = True
             supervised += last > first
     if len(mask):
