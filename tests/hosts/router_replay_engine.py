@@ -208,6 +208,24 @@ results["lora"] = {
     "reference": float((reference["log_probs"].values() - native).abs().max()),
     "reference_has_routes": "routed_experts" in reference,
 }
+# Ulysses shares a packed sequence among ranks (its attention needs a GPU, its slices do not)
+from types import SimpleNamespace  # noqa: E402
+
+from verl.utils.ulysses import set_ulysses_sequence_parallel_group  # noqa: E402
+
+set_ulysses_sequence_parallel_group(dist.group.WORLD)
+record.use_ulysses_sp = True
+rows = torch.arange(59 * 3 * 2, dtype=torch.int16).reshape(59, 3, 2) % 8
+mine = slice(30 * RANK, 30 * RANK + 30)  # 59 tokens and one of padding
+whole = torch.cat([rows, rows.new_zeros((1, 3, 2))])
+slices = record._packed(rows, torch.ones(59, dtype=bool), 1)
+record._recorder = SimpleNamespace(tensor=lambda: whole[mine].to(torch.uint8))
+gathered = record._recorded(batch(), {"pad_size": 1})
+results["ulysses"] = {
+    "rows": torch.equal(slices[0], whole[mine]),
+    "present": slices[1].tolist() == [True] * (30 - RANK) + [False] * RANK,
+    "recorded": torch.equal(gathered.values()[:, 1:], rows) and gathered.values().dtype == torch.int16,
+}
 # a file each: two ranks that print at once can share a line
 pathlib.Path(f"rank{RANK}.json").write_text(json.dumps({"rank": RANK, **results}))
 dist.destroy_process_group()

@@ -110,6 +110,11 @@ def test_routes_that_do_not_fit_end_the_step(ranks, case, words):
         assert words in rank["errors"][case]
 
 
+def test_a_sequence_that_two_ranks_share_is_cut_and_joined_like_its_tokens(ranks):
+    for rank in ranks:
+        assert rank["ulysses"] == {"rows": True, "present": True, "recorded": True}
+
+
 def test_a_lora_actor_as_its_own_reference_is_never_replayed(ranks):
     for rank in ranks:
         assert rank["lora"]["reference"] == 0.0 and not rank["lora"]["reference_has_routes"]
