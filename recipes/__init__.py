@@ -17,6 +17,17 @@ def coding_agent_stage() -> Stage:
     return Stage("coding_agent", "coding_agent/train", prepare, reads="general_agent")
 
 
+def search_corpus_stage() -> Stage:
+    """Documents to the index of `environment=search`. Data only: `rufus prepare search_corpus`."""
+    from rufus_plugins.recipes.search_agent.corpus import prepare
+
+    return Stage("search_corpus", "", prepare)
+
+
 @hookimpl
 def register_stages():
-    return {"coding_rl": coding_rl_stage, "coding_agent": coding_agent_stage}
+    return {
+        "coding_rl": coding_rl_stage,
+        "coding_agent": coding_agent_stage,
+        "search_corpus": search_corpus_stage,
+    }

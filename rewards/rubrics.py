@@ -11,7 +11,7 @@ into a 1; its rubrics then count as skipped.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -21,7 +21,7 @@ from rufus_plugins.rewards.final_answer import without_thinking
 from rufus_plugins.rewards.judge import build_judge, question_of
 from rufus_plugins.rewards.rubric_checker import run_checker
 from rufus_plugins.rewards.rubric_records import Rubric, read_rubrics
-from rufus_plugins.types import Score, Trajectory
+from rufus_plugins.types import Message, Score, Trajectory
 
 _KINDS = ("constraint", "code", "judge")
 _ONE_CRITERION = (
@@ -62,7 +62,7 @@ class Rubrics:
         if response is None or not response.strip():
             why = "the response is empty outside the thinking"
             return _score(rubrics, dict.fromkeys(range(len(rubrics)), why), 0, answered=False)
-        question = question_of(trajectory.task.prompt)
+        question = question_of([*trajectory.task.prompt, *_earlier(trajectory.messages)])
         failed: dict[int, str | None] = {}
         for index, rubric in enumerate(rubrics):
             if rubric.kind == "constraint":
@@ -93,6 +93,12 @@ class Rubrics:
         if score.value >= self.judge_threshold:
             return None
         return f"the judge gives {score.value:g}: {score.explanation[:500]}"
+
+
+def _earlier(messages: Sequence[Message]) -> list[Message]:
+    """What was said before the response that is scored: the turns of a conversation with a simulated user."""
+    last = max((i for i, m in enumerate(messages) if m.get("role") == "assistant"), default=0)
+    return [m for m in messages[:last] if m.get("role") in ("user", "assistant") and m.get("name") != "compaction"]
 
 
 async def _all(work: Any) -> list[Any]:

@@ -10,6 +10,7 @@ The paper audits *incidental* tool use: calls that were made, but whose results 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -84,18 +85,31 @@ class SearchAnswer:
 def _alternatives(gold: Any) -> list[str]:
     if gold is None or gold == "":
         return []
+    if isinstance(gold, str) and gold.lstrip().startswith("["):
+        try:
+            gold = json.loads(gold)  # a Parquet column holds texts only
+        except ValueError:
+            pass  # an answer may begin with a bracket
     if isinstance(gold, Mapping):
         gold = gold.get("answer", gold.get("target", ""))
     return [str(g) for g in gold] if isinstance(gold, (list, tuple)) else [str(gold)]
 
 
 def _evidence(trajectory: Trajectory, answer: str, golds: Sequence[str]) -> bool:
-    """Whether the final answer, or a gold string that it contains, stands in an earlier tool result."""
-    messages = list(trajectory.messages)
-    last = max((i for i, m in enumerate(messages) if m.get("role") == "assistant"), default=0)
-    seen = [text_of(m) for m in messages[:last] if m.get("role") == "tool"]
-    kept = trajectory.artifacts.get("evidence", ())
-    for item in [kept] if isinstance(kept, str) else kept:
-        seen.append(str(item.get("text", "")) if isinstance(item, Mapping) else str(item))
+    """Whether the final answer, or a gold string that it contains, stands in what the model was shown before it.
+
+    That is `artifacts["evidence"]` where the environment kept it, else the earlier tool results. What the model itself
+    put into the call (`said`) is no evidence when it comes back.
+    """
+    kept = trajectory.artifacts.get("evidence")
+    if kept is None:
+        messages = list(trajectory.messages)
+        last = max((i for i, m in enumerate(messages) if m.get("role") == "assistant"), default=0)
+        kept = [text_of(m) for m in messages[:last] if m.get("role") == "tool"]
     claimed = [a for a in (final_answer(answer), *golds) if a and contains(answer, a)]
-    return any(contains(text, claim) for text in seen for claim in claimed)
+    for item in [kept] if isinstance(kept, str) else kept:
+        item = item if isinstance(item, Mapping) else {"text": item}
+        text, said = str(item.get("text", "")), str(item.get("said", ""))
+        if any(contains(text, claim) and not contains(said, claim) for claim in claimed):
+            return True
+    return False

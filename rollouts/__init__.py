@@ -5,11 +5,17 @@ from rufus_plugins import hookimpl
 
 @hookimpl
 def register_environments():
+    from rufus_plugins.rollouts.environments.conversation import Conversation
     from rufus_plugins.rollouts.environments.functions import Functions
+    from rufus_plugins.rollouts.environments.mcp import Mcp
+    from rufus_plugins.rollouts.environments.search import Search
     from rufus_plugins.rollouts.environments.shell import Shell
 
     return {
+        "conversation": Conversation,
         "functions": Functions,
+        "mcp": Mcp,
+        "search": Search,
         "shell": Shell,
     }
 
