@@ -47,6 +47,9 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--config-name", default="rufus", help="primary config, as for verl (default: rufus)")
     parser.add_argument("--config-dir", type=Path, help="a directory of your own configs, as for verl")
+    parser.add_argument(
+        "--gpu-memory-gb", type=float, help="memory of a GPU, for the estimate of what fits (default 141, an H200)"
+    )
     parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="Hydra overrides, as for verl")
 
 
@@ -196,6 +199,28 @@ def _config(args: argparse.Namespace, problems: list[str]) -> None:
             _note(f"{key} is still to be set")
     for key in ("data.train_files", "data.val_files", "actor_rollout_ref.model.path"):
         _paths(key, OmegaConf.select(config, key))
+    _memory(config, args.gpu_memory_gb, problems)
+
+
+def _memory(config: Any, gpu_gb: float | None, problems: list[str]) -> None:
+    """Per GPU, before anything starts; nothing for CPU runs and for models of unknown shape."""
+    from .hosts.verl.memory import H200_GB, estimate
+
+    if config.trainer.get("device") == "cpu":
+        return
+    found = estimate(config, gpu_gb or H200_GB)
+    if found is None:
+        _note(f"memory: not estimated, the shape of {config.actor_rollout_ref.model.path} is not known here")
+        return
+    billions = found.shape.parameters / 1e9
+    _good(f"model: {billions:.1f} billion parameters, {found.gpus} GPUs of {found.gpu_gb:.0f} GB")
+    for phase, parts in (("training", found.training), ("rollout", found.rollout)):
+        shown = ", ".join(f"{name} {value:.1f}" for name, value in parts.items())
+        _note(f"{phase}: about {sum(parts.values()):.0f} GB per GPU ({shown})")
+    for note in found.notes:
+        _note(note)
+    for problem in found.problems:
+        _bad(problems, "memory", problem)
 
 
 def _paths(key: str, value: Any) -> None:

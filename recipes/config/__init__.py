@@ -64,6 +64,16 @@ def publish(found: Registry | None = None) -> None:
     for name, part in names["stage"].items():
         if part is not None and (config := _stage_config(part)):
             store.store(name=name, group="stage", package="_global_", node={"defaults": [f"/{config}@_global_"]})
+            for scale, own in stage_scales(config).items():
+                node = {"defaults": [f"/{own}@_global_"]}
+                store.store(name=f"{name}_{scale}", group="stage_scale", package="_global_", node=node)
+
+
+def stage_scales(config: str) -> dict[str, str]:
+    """scale -> Hydra config name, of the files beside the stage's config `<folder>/train` that are named as a scale."""
+    folder = Path(__file__).resolve().parent.parent / config.rpartition("/")[0]
+    scales = sorted(file.stem for file in (Path(__file__).parent / "scale").glob("*.yaml"))
+    return {s: f"{config.rpartition('/')[0]}/{s}" for s in scales if (folder / f"{s}.yaml").is_file()}
 
 
 def _reward_option(name: str) -> dict[str, Any]:

@@ -1,0 +1,39 @@
+"""Every stage at every scale: composed, accepted by verl, and, for GPUs, within their memory."""
+
+from pathlib import Path
+
+import pytest
+
+from rufus_plugins import cli
+from rufus_plugins.plugins import registry
+from rufus_plugins.recipes.config import stage_scales
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+NEEDS = {"rlhf": ["rufus.reward.model=Skywork/Skywork-Reward-V2-Qwen3-8B"]}
+
+
+def stages():
+    made = [part.factory() for part in registry().parts["stage"].values() if part.plugin == "rufus_recipes"]
+    return [stage for stage in made if stage.config.endswith("/train") and stage.name != "sft"]
+
+
+@pytest.mark.parametrize("scale", ["air", "single_node"])
+@pytest.mark.parametrize("stage", stages(), ids=lambda stage: stage.name)
+def test_a_stage_composes_for_gpus_is_accepted_by_verl_and_fits(stage, scale, capsys):
+    assert scale in stage_scales(stage.config)
+    engine = ["model_engine=megatron"] if scale == "air" else []
+    code = cli.main(["check", *engine, f"stage={stage.name}", f"scale={scale}", *NEEDS.get(stage.name, [])])
+    out = capsys.readouterr().out
+    assert code == 0, out
+    assert "verl accepts this config" in out and "GPUs of 141 GB" in out
+    assert "training: about" in out and "routes:" in out
+
+
+def test_a_stage_at_a_scale_overrides_the_scale(capsys):
+    from rufus_plugins.cli_check import composed
+
+    made = composed("rufus", ["model_engine=megatron", "stage=coding_agent", "scale=air"])
+    assert (made.trainer.nnodes, made.data.train_batch_size, made.actor_rollout_ref.rollout.n) == (32, 64, 16)
+    assert made.rufus.routing_replay == "rollout"
+    made = composed("rufus", ["model_engine=megatron", "stage=coding_agent", "scale=air", "trainer.nnodes=2"])
+    assert made.trainer.nnodes == 2
