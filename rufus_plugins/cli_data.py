@@ -7,9 +7,10 @@ import dataclasses
 import difflib
 import enum
 import importlib
+import json
 import types
 import typing
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ def _add_frame_arguments(parser: argparse.ArgumentParser) -> None:
         "--input", required=True, nargs="+", metavar="SOURCE", help="JSONL, JSON or Parquet files, directories of "
         "them, or the name of a hub dataset"
     )  # fmt: skip
-    parser.add_argument("--output", required=True, type=Path, help="file to write: .jsonl, .jsonl.gz or .parquet")
+    parser.add_argument("--output", required=True, type=Path, help=".jsonl, .jsonl.gz, .parquet or .arrow file")
     parser.add_argument("--split", default="train", help="split of a hub dataset (default train)")
     parser.add_argument("--subset", help="subset (configuration) of a hub dataset")
     parser.add_argument("--workers", type=int, help="processes (default: 1 for small inputs, else one per CPU)")
@@ -99,7 +100,7 @@ def _add_field(parser: argparse.ArgumentParser, name: str, hint: Any, default: A
     """A dataclass field as an option. Values are checked against the field's type afterwards."""
     flag = f"--{name.replace('_', '-')}"
     needed = default is REQUIRED
-    shown = "required" if needed else "" if default in (None, "", (), []) else f"default {_show(default)}"
+    shown = "required" if needed else "" if default in (None, "", (), [], {}) else f"default {_show(default)}"
     text = " ".join(filter(None, (doc, f"({shown})" if shown else ""))).replace("%", "%%")
     kinds = _kinds(hint)
     options: dict[str, Any] = {"dest": name, "help": text, "default": None, "required": needed}
@@ -113,6 +114,8 @@ def _add_field(parser: argparse.ArgumentParser, name: str, hint: Any, default: A
         options |= {"nargs": "+", "type": _scalar(_kinds(inner[0]) if inner else (str,)), "metavar": name.upper()}
     elif choices:
         options |= {"choices": choices}
+    elif any((typing.get_origin(k) or k) in (dict, Mapping) for k in kinds):
+        options |= {"type": _json_object, "metavar": "JSON"}
     else:
         options |= {"type": _scalar(kinds), "metavar": name.upper()}
     parser.add_argument(flag, **options)
@@ -142,6 +145,16 @@ def _scalar(kinds: tuple[Any, ...]) -> Any:
         if kind in kinds:
             return kind if not (kind is int and float in kinds) else float
     return str
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError("a JSON object is needed, such as '{\"key\": 1}'")
+    return value
 
 
 def _show(value: Any) -> str:

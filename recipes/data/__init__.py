@@ -6,6 +6,10 @@ TOOLS: dict[str, tuple[str, str]] = {
         "rufus_plugins.recipes.data.normalise:Normalise",
         "conversations of any common shape to one schema",
     ),
+    "tokenise": (
+        "rufus_plugins.recipes.data.tokenise:Tokenise",
+        "conversations to token ids and loss masks, as the chat template writes them",
+    ),
     "decontaminate": (
         "rufus_plugins.recipes.data.decontaminate:Decontaminate",
         "set aside what a benchmark also holds: n-grams, then near matches for review",

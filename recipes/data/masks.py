@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from rufus_plugins.errors import ConfigError
 from rufus_plugins.recipes.data.records import Refused
-
-Name = Literal["rufus_air", "every_turn", "axion"]
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def execute(
     overwrite: bool = False,
     progress: bool = False,
 ) -> dict[str, Any]:
-    """Writes `output` (.jsonl, .jsonl.gz or .parquet) and what goes with it; returns the manifest.
+    """Writes `output` (.jsonl, .jsonl.gz, .parquet or .arrow) and what goes with it; returns the manifest.
 
     `input`: files, directories, or one hub dataset (then `split` and `subset`). `workers`: processes; 1 = in this one,
     None = this one for a small input and else one per CPU. `ray`: on Ray Data instead, on the cluster of RAY_ADDRESS
@@ -70,7 +70,8 @@ class Job:
     """One run of one tool: its input, its unfinished work and its output."""
 
     def __init__(self, tool: RecordTool, sources: Sequence[str], output: Path, split: str, subset: str | None):
-        writing.format_of(output)
+        if writing.format_of(output) not in tool.formats:
+            raise ConfigError(f"--output {output}: this tool writes .{' or .'.join(tool.formats)}.")
         self.tool, self.output = tool, output
         self.folder = output.with_name(output.name + ".partial")
         self.split, self.subset = split, subset
@@ -91,7 +92,7 @@ class Job:
             "tool": self.name,
             "tool_version": tool.version,
             "package_version": importlib.metadata.version("rufus-plugins"),
-            "parameters": parameters(tool),
+            "parameters": {**parameters(tool), **tool.identity()},
             "inputs": self.inputs,
             "also_read": self.also_read,
         }
@@ -163,7 +164,7 @@ class Job:
         added = dict(self.tool.finish(self))
         shards = list(self.shards())
         schema = self.tool.schema() if callable(self.tool.schema) else self.tool.schema
-        output = writing.assemble(shards, self.folder / "output", self.output, schema)
+        output = writing.assemble(self.tool, shards, self.folder / "output", self.output, schema)
         rejected = writing.assemble_rejected(shards, self.folder / "rejected")
         extras = {s: writing.description(p) for s, p in sorted(self._extras.items()) if p.exists()}
         manifest = {

@@ -90,6 +90,11 @@ class SFTTokenizer:
         self._closers = tuple({*self._stops, *map(str, self.tokenizer.all_special_tokens)})
         self._headers: dict[str, _Headers] = {}
 
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Tokens that end a turn, longest first."""
+        return self._stops
+
     def __call__(
         self,
         messages: Sequence[Mapping[str, Any]],

@@ -49,6 +49,9 @@ class RecordTool:
     schema: ClassVar[Any] = None
     """A pyarrow schema for Parquet output, or a function without arguments that returns it; None = inferred."""
 
+    formats: ClassVar[tuple[str, ...]] = ("jsonl", "jsonl.gz", "parquet", "arrow")
+    """What the output can be."""
+
     keeps_rejected: ClassVar[bool] = True
     """Whether the rejects file shows the records. False where they hold text that must not leave (benchmarks)."""
 
@@ -62,6 +65,11 @@ class RecordTool:
     def reads(self) -> Sequence[str]:
         """Further files whose content decides the output (benchmarks, tables); hashed into the manifest."""
         return ()
+
+    def identity(self) -> Mapping[str, Any]:
+        """Further values that decide the output and are neither fields nor files (a tokenizer's digest); they go into
+        the manifest and the key of unfinished work."""
+        return {}
 
     def survey(self, job: Job) -> None:
         """A look at the whole input before the first record, in the main process: `job.records()`, or `job.map(name,
@@ -90,6 +98,13 @@ class RecordTool:
                 if made is None:
                     continue
                 yield from [made] if isinstance(made, Mapping) else made
+
+    def table(self, rows: Sequence[Mapping[str, Any]], schema: Any) -> Any:
+        """Written records as a pyarrow table, for .parquet and .arrow. Override where rows are kept in another form
+        (base64) than the output's."""
+        import pyarrow as pa
+
+        return pa.Table.from_pylist(rows, schema=schema)
 
     def finish(self, job: Job) -> Mapping[str, Any]:
         """When every record is done, before anything is published: further keys for the manifest. Files made at

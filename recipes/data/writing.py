@@ -27,10 +27,10 @@ ROW_GROUP_BYTES = 32 << 20
 
 
 def format_of(output: Path) -> str:
-    for suffix in (".jsonl.gz", ".jsonl", ".parquet"):
+    for suffix in (".jsonl.gz", ".jsonl", ".parquet", ".arrow"):
         if output.name.endswith(suffix) and output.name != suffix:
             return suffix[1:]
-    raise ConfigError(f"--output {output} must end in .jsonl, .jsonl.gz or .parquet.")
+    raise ConfigError(f"--output {output} must end in .jsonl, .jsonl.gz, .parquet or .arrow.")
 
 
 def dumped(record: Mapping[str, Any]) -> bytes:
@@ -119,11 +119,11 @@ def read_shard(shard: Path) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
-def assemble(shards: Sequence[Path], target: Path, output: Path, schema: Any) -> dict[str, Any]:
+def assemble(tool: RecordTool, shards: Sequence[Path], target: Path, output: Path, schema: Any) -> dict[str, Any]:
     """The shards as one file in the output's format; returns its size and digest."""
     kind = format_of(output)
-    if kind == "parquet":
-        _parquet(shards, target, output, schema)
+    if kind in ("parquet", "arrow"):
+        _columns(tool, shards, target, output, schema)
     else:
         with target.open("wb") as plain:
             out = gzip.GzipFile("", "wb", 6, plain, mtime=0) if kind == "jsonl.gz" else plain
@@ -143,7 +143,8 @@ def assemble_rejected(shards: Sequence[Path], target: Path) -> dict[str, Any]:
     return description(target)
 
 
-def _parquet(shards: Sequence[Path], target: Path, output: Path, schema: Any) -> None:
+def _columns(tool: RecordTool, shards: Sequence[Path], target: Path, output: Path, schema: Any) -> None:
+    """Parquet, or Arrow's stream format, which is read by mapping it."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -155,23 +156,25 @@ def _parquet(shards: Sequence[Path], target: Path, output: Path, schema: Any) ->
             for shard in shards:
                 rows = list(read_shard(shard))
                 if rows:
-                    found = pa.Table.from_pylist(rows, schema=_all_columns(pa, rows)).schema
+                    found = _all_columns(pa, rows)
                     schema = pa.unify_schemas([schema, found], promote_options="permissive")
-        with pq.ParquetWriter(target, schema, compression="zstd") as writer:
+        if format_of(output) == "parquet":
+            writer = pq.ParquetWriter(target, schema, compression="zstd")
+        else:
+            writer = pa.ipc.new_stream(str(target), schema)
+        with writer:
             pending: list[dict[str, Any]] = []
             size = 0
             for shard in shards:
                 pending += read_shard(shard)
                 size += shard.with_name(shard.name + ".jsonl").stat().st_size
                 if size >= ROW_GROUP_BYTES:
-                    writer.write_table(pa.Table.from_pylist(pending, schema=schema))
+                    writer.write_table(tool.table(pending, schema))
                     pending, size = [], 0
             if pending or not shards:
-                writer.write_table(pa.Table.from_pylist(pending, schema=schema))
+                writer.write_table(tool.table(pending, schema))
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise ConfigError(
-            f"These records do not fit one Parquet schema ({error}). Write {output.stem}.jsonl instead."
-        ) from error
+        raise ConfigError(f"These records do not fit one schema ({error}). Write a .jsonl file instead.") from error
 
 
 def _all_columns(pa: Any, rows: Sequence[Mapping[str, Any]]) -> Any:
@@ -219,6 +222,10 @@ def check_free(output: Path, overwrite: bool) -> None:
         raise ConfigError(f"{output} exists and {what}: choose another --output, or give --overwrite.")
 
 
+class Busy(ConfigError):
+    """Another process is at work on this output."""
+
+
 class Lock:
     """`OUTPUT.partial/`, held by one process; work with another key is thrown away, said on stderr."""
 
@@ -237,7 +244,7 @@ class Lock:
         try:
             self.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise ConfigError(f"Another process is writing {self.folder}: wait for it or end it.") from error
+            raise Busy(f"Another process is writing {self.folder}: wait for it or end it.") from error
         marker = self.folder / "key"
         old = marker.read_text() if marker.exists() else None
         if old != self.key:
