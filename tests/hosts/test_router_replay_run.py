@@ -11,6 +11,7 @@ import pytest
 # slow: three trainings, five to ten minutes
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 REWARDS = Path(__file__).with_name("run_reward.py")
+STEPS = 8
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def folder(tmp_path_factory):
     return path
 
 
-def run(folder, name, *overrides, steps=3):
+def run(folder, name, *overrides, steps=STEPS):
     metrics, log = folder / f"{name}.jsonl", folder / f"{name}.log"
     command = [
         sys.executable,
@@ -95,7 +96,7 @@ def runs(folder):
     found = {}
     for name in ("off", "rollout", "record"):
         code, text, steps = run(folder, name, f"rufus.routing_replay={name}")
-        assert code == 0 and len(steps) == 3, text[-5000:]
+        assert code == 0 and len(steps) == STEPS, text[-5000:]
         found[name] = steps
         print(name, json.dumps(summary(steps)))
         for step in steps:

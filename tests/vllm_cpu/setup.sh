@@ -9,7 +9,7 @@ here=$(cd "$(dirname "$0")/../.." && pwd)
 version=0.27.1
 python=${PYTHON:-$(command -v python3.11 || command -v python3.12 || echo python3)}
 "$python" -m venv "$dir"
-pip="$dir/bin/python -m pip --disable-pip-version-check -q"
+pip="$dir/bin/python -m pip --disable-pip-version-check -qq"
 grep -q -- '+cpu' <($pip list 2>/dev/null | grep '^torch ') || $pip install torch==2.13.0 ${TORCH_ARGS:-}
 wheels=$(mktemp -d)
 trap 'rm -rf "$wheels"' EXIT
