@@ -14,6 +14,7 @@ search engine.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -264,7 +265,9 @@ class _Episode:
         shown = cut("\n".join(part for part in (text, wrong) if part), self.config.python_chars)
         if failed:
             return ToolResult(shown or f"exit code {outcome.exit_code}", CallStatus.ERROR)
-        return self._shown("python", shown or "[no output; print what you want to see]", code)
+        return self._shown(
+            "python", shown or "[no output; print what you want to see]", re.sub(r"[^\w\s.+%-]", " ", code)
+        )
 
     # ---- what the tools share
 
