@@ -22,7 +22,7 @@ SCRATCH_BYTES = 64 << 20
 """Size of the work directory. Ours."""
 STACK_BYTES = 256 << 20
 """Main-thread stack: recursion through C (lru_cache, sort keys) needs it, as on judges. Ours."""
-_SCRATCH = "/scratch"
+SCRATCH = "/scratch"
 """The work directory under bubblewrap; /tmp leads there unless the interpreter or a package lives below /tmp."""
 mount_proc = True
 """Set to False by the self-test where a container forbids it: no /dev/stdin by name, no child processes then."""
@@ -98,7 +98,12 @@ def _can_enter(path: str) -> bool:
     return all(parent.stat().st_mode & 0o001 for parent in [Path(path), *Path(path).parents] if parent.exists())
 
 
-def _tasks_of_user() -> int:
+def free_uid(index: int) -> int:
+    """A user that nothing else on the machine runs as."""
+    return _FIRST_UID + index % _UIDS
+
+
+def tasks_of_user() -> int:
     count, uid = 0, os.getuid()
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
@@ -128,7 +133,7 @@ def start(
     shown = (*shown, *extra_paths)
     ours, theirs = socket.socketpair()
     root = os.getuid() == 0
-    uid = _FIRST_UID + (os.getpid() * 16 + index) % _UIDS if root else None
+    uid = free_uid(os.getpid() * 16 + index) if root else None
     config = {
         "fd": theirs.fileno(),
         "path": [*inside, *extra_paths],
@@ -145,8 +150,8 @@ def start(
     environment = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     work = None
     if backend == "bubblewrap":
-        config["work"] = _SCRATCH
-        wrap = _bubblewrap(shown, environment, root, scratch_bytes)
+        config["work"] = SCRATCH
+        wrap = bubblewrap(shown, environment, root, scratch_bytes)
     else:
         import tempfile
 
@@ -154,7 +159,7 @@ def start(
         config["work"] = os.path.join(work, "work")
         config["read"] = [*_SYSTEM, *shown]
         config["keep_search"] = root and not all(map(_can_enter, [interpreter(), *shown]))
-        config["tasks_of_user"] = 0 if root else _tasks_of_user() + 256
+        config["tasks_of_user"] = 0 if root else tasks_of_user() + 256
         if root:
             os.chmod(work, 0o711)
         wrap = []
@@ -181,7 +186,9 @@ def start(
     return Jail(process, ours, work)
 
 
-def _bubblewrap(shown: Sequence[str], environment: dict[str, str], root: bool, scratch_bytes: int) -> list[str]:
+def bubblewrap(
+    shown: Sequence[str], environment: dict[str, str], root: bool, scratch_bytes: int = SCRATCH_BYTES
+) -> list[str]:
     binary = shutil.which("bwrap")
     if not binary:
         raise FileNotFoundError("bwrap (bubblewrap) is not installed")
@@ -192,7 +199,7 @@ def _bubblewrap(shown: Sequence[str], environment: dict[str, str], root: bool, s
     else:
         args += ["--unshare-user"]
     args += ["--clearenv", "--hostname", "jail", "--dir", "/dev", "--dir", "/etc"]
-    for name, value in (environment | {"HOME": _SCRATCH, "TMPDIR": _SCRATCH}).items():
+    for name, value in (environment | {"HOME": SCRATCH, "TMPDIR": SCRATCH}).items():
         args += ["--setenv", name, value]
     for path in _SYSTEM:
         if os.path.islink(path):
@@ -208,10 +215,10 @@ def _bubblewrap(shown: Sequence[str], environment: dict[str, str], root: bool, s
         args += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
     for name, target in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
         args += ["--symlink", f"/proc/self/fd/{target}", f"/dev/{name}"]
-    args += ["--symlink", "/proc/self/fd", "/dev/fd", "--symlink", _SCRATCH, "/dev/shm"]
+    args += ["--symlink", "/proc/self/fd", "/dev/fd", "--symlink", SCRATCH, "/dev/shm"]
     if not any(path.startswith("/tmp/") for path in shown):
-        args += ["--symlink", _SCRATCH, "/tmp"]
+        args += ["--symlink", SCRATCH, "/tmp"]
     if mount_proc:
         args += ["--proc", "/proc"]
-    args += ["--perms", "1777", "--size", str(scratch_bytes), "--tmpfs", _SCRATCH]
-    return [*args, "--chdir", _SCRATCH, "--remount-ro", "/"]
+    args += ["--perms", "1777", "--size", str(scratch_bytes), "--tmpfs", SCRATCH]
+    return [*args, "--chdir", SCRATCH, "--remount-ro", "/"]
