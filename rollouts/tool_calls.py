@@ -3,7 +3,9 @@
 `parse(format, text, schemas)` gives a `ParsedTurn`: the calls in order, the content (what is said besides thinking and
 calls) and the thinking. A call that cannot be read is kept in its place with status malformed and the reason, which an
 environment answers with an error message; the other calls of the turn stay good. What stands inside a thinking block
-is no call: the model only talks about it. A call block that is cut off is malformed.
+is no call: the model only talks about it. A call block that is cut off is malformed, also where its JSON is whole:
+verl reads no call there, and vLLM's parser for Hermes runs it. JSON is read strictly: what two readers could take
+differently (a key given twice, NaN, 1e999, half a surrogate pair) is malformed.
 
 Values are scanned by structure, not by the first end tag, so `</tool_call>` inside an argument is data, and blanks in
 a string argument are kept.
@@ -12,6 +14,7 @@ a string argument are kept.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -70,6 +73,8 @@ def parse(format: str, text: str, schemas: Schemas = ()) -> ParsedTurn:
         raise ConfigError(f"There is no tool-call format {format!r}. Known: {', '.join(sorted(FORMATS))}.") from None
     thinking, rest = split_thinking(text)
     calls, content = read(rest, parameter_types(schemas))
+    if len(calls) > MAX_CALLS + 1:  # many in one block
+        calls = [*calls[:MAX_CALLS], _too_many("")]
     return ParsedTurn(tuple(calls), content.strip(), thinking)
 
 
@@ -123,7 +128,28 @@ def _too_many(raw: str) -> ParsedCall:
     return _malformed("", raw, f"more than {MAX_CALLS} calls in one turn: the rest was not read")
 
 
-_DECODER = json.JSONDecoder(strict=False)  # raw newlines inside strings are common and harmless
+def _number(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no number of JSON")
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key[:80]!r} is given twice")
+        found[key] = value
+    return found
+
+
+_DECODER = json.JSONDecoder(
+    strict=False,  # raw newlines inside strings are common and harmless
+    object_pairs_hook=_object,
+    parse_float=_number,
+    parse_constant=_number,  # NaN and Infinity, which Python reads otherwise
+)
 
 
 def _decode(text: str, at: int) -> tuple[Any, int]:
@@ -154,63 +180,69 @@ def _from_json(value: Any, raw: str, keys: tuple[str, ...] = ("arguments",)) -> 
         arguments = {}
     if not isinstance(arguments, dict):
         return _malformed(name, raw, f"{key or keys[0]} must be a JSON object, not a {type(arguments).__name__}")
+    try:
+        json.dumps([name, arguments], ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return _malformed("", raw, "it holds half a surrogate pair")
     return ParsedCall(name.strip(), arguments)
 
 
 _START, _END = "<tool_call>", "</tool_call>"
 
 
-def _hermes(text: str, types: _Types) -> _Read:
-    """Hermes and Qwen: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`; several objects in a block count."""
+def _blocks(text: str, block: Callable[[int], tuple[list[ParsedCall], int]]) -> _Read:
+    """The calls of every `<tool_call>` block and the text around them. `block(at)` reads one from behind its start."""
     calls: list[ParsedCall] = []
     said: list[str] = []
     at = 0
     while (start := text.find(_START, at)) >= 0:
         said.append(text[at:start])
         if len(calls) >= MAX_CALLS:
-            return [*calls, _too_many(text[start:])], "".join(said)
-        at = _blank(text, start + len(_START))
-        count = len(calls)
-        while True:
-            if text.startswith(_END, at):
-                at += len(_END)
-                if len(calls) == count:
-                    calls.append(_malformed("", "", "the call is empty"))
-                break
+            return [*calls[:MAX_CALLS], _too_many(text[start:])], "".join(said)
+        found, at = block(start + len(_START))
+        calls += found
+    said.append(text[at:])
+    return calls, "".join(said)
+
+
+def _broken(text: str, at: int, between: str) -> tuple[str, int, int]:
+    """(what is wrong, where the call ends, where to go on) with a block in which `between` stands at `at`."""
+    start = text.find(_START, at)
+    end = text.find(_END, at, start if start >= 0 else len(text))
+    if end >= 0:
+        return between, end, end + len(_END)
+    return (between, start, start) if start >= 0 else ("the call is cut off", len(text), len(text))
+
+
+def _hermes(text: str, types: _Types) -> _Read:
+    """Hermes and Qwen: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`; several objects in a block count."""
+
+    def block(at: int) -> tuple[list[ParsedCall], int]:
+        calls: list[ParsedCall] = []
+        begin = at = _blank(text, at)
+        while not text.startswith(_END, at):
             try:
                 value, end = _decode(text, at)
             except ValueError as error:
-                end, after = _resume(text, at)
-                raw = text[at:end]
-                problem = "the call is cut off" if after is None else f"the call is no valid JSON: {error}"
-                if len(calls) == count or raw.strip():
-                    calls.append(_malformed(_name_in(raw), raw.strip(), problem))
-                at = len(text) if after is None else after
-                break
-            values = value if isinstance(value, list) else [value]
-            calls += [_from_json(v, text[at:end]) for v in values]
+                problem, end, after = _broken(text, at, f"the call is no valid JSON: {error}")
+                raw = text[at:end].strip()
+                if calls and not raw:  # all there but the end tag
+                    whole, problem = text[begin:end].strip(), f"the call has no {_END}"
+                    return [_malformed(call.name, whole, problem) for call in calls], after
+                return [*calls, _malformed(_name_in(raw), raw, problem)], after
+            calls += [_from_json(v, text[at:end]) for v in (value if isinstance(value, list) else [value])]
             at = _blank(text, end)
-            if at >= len(text):
-                break  # the end tag is missing, but the object is whole
-            if text[at] in ",;":
+            if at < len(text) and text[at] in ",;":
                 at = _blank(text, at + 1)
-    said.append(text[at:])
-    return calls, "".join(said)
+        return calls or [_malformed("", "", "the call is empty")], at + len(_END)
+
+    return _blocks(text, block)
 
 
 def _blank(text: str, at: int) -> int:
     while at < len(text) and text[at].isspace():
         at += 1
     return at
-
-
-def _resume(text: str, at: int) -> tuple[int, int | None]:
-    """After a broken call: (its end, where to go on); None if it is the last thing in the text."""
-    start = text.find(_START, at)
-    end = text.find(_END, at, start if start >= 0 else len(text))
-    if end >= 0:
-        return end, end + len(_END)
-    return (start, start) if start >= 0 else (len(text), None)
 
 
 def _name_in(raw: str) -> str:
@@ -229,16 +261,11 @@ def _glm(text: str, types: _Types) -> _Read:
     A value of a string parameter is its text, blanks included; of another type its JSON; of an unknown parameter its
     JSON if it is any, else its text.
     """
-    calls: list[ParsedCall] = []
-    said: list[str] = []
-    at = 0
-    while (start := text.find(_START, at)) >= 0:
-        said.append(text[at:start])
-        if len(calls) >= MAX_CALLS:
-            return [*calls, _too_many(text[start:])], "".join(said)
-        head = re.compile(r"\s*([^<>\n]*)").match(text, start + len(_START))
-        name = head.group(1).strip()
-        at = head.end()
+
+    def block(at: int) -> tuple[list[ParsedCall], int]:
+        begin = at
+        head = re.compile(r"\s*([^<>\n]*)").match(text, at)
+        name, at = head.group(1).strip(), head.end()
         arguments: dict[str, Any] = {}
         problem = "" if re.fullmatch(r"[\w.:/-]+", name) else f"{name[:80]!r} is no tool name"
         while key := _KEY.match(text, at):
@@ -246,24 +273,34 @@ def _glm(text: str, types: _Types) -> _Read:
             if end is None or _NEXT_CALL.search(text, key.end(), end.start()):
                 problem, at = problem or "the value of an argument does not end", key.end()
                 break
-            label = key.group(1).strip()
-            value, wrong = _typed(text[key.end() : end.start()], types.get(name, {}).get(label, ""))
-            if not label or label in arguments:
-                wrong = wrong or f"argument {label!r} is empty or given twice"
-            problem = problem or (f"argument {label!r}: {wrong}" if wrong else "")
-            arguments[label] = value
+            problem = _take(arguments, key.group(1), text[key.end() : end.start()], types.get(name, {}), problem)
             at = end.end()
-        after = _blank(text, at)
-        if text.startswith(_END, after):
-            at = after + len(_END)
-        else:
-            end, going = _resume(text, at)
-            problem = problem or ("the call is cut off" if going is None else "markup between the arguments")
-            at = len(text) if going is None else going
-        raw = text[start + len(_START) : at].removesuffix(_END)
-        calls.append(_malformed(name, raw.strip(), problem) if problem else ParsedCall(name, arguments))
-    said.append(text[at:])
-    return calls, "".join(said).replace("<|observation|>", "")
+        return _closed(text, re.compile(r"\s*</tool_call>"), begin, at, name, arguments, problem)
+
+    calls, said = _blocks(text, block)
+    return calls, said.replace("<|observation|>", "")
+
+
+def _take(arguments: dict[str, Any], label: str, raw: str, types: Mapping[str, str], problem: str) -> str:
+    """Puts one written argument into `arguments`; returns the call's first problem so far."""
+    label = label.strip()
+    value, wrong = _typed(raw, types.get(label, ""))
+    if not label or label in arguments:
+        wrong = wrong or "it is empty or given twice"
+    arguments[label] = value
+    return problem or (f"argument {label!r}: {wrong}" if wrong else "")
+
+
+def _closed(
+    text: str, closing: re.Pattern[str], begin: int, at: int, name: str, arguments: dict[str, Any], problem: str
+) -> tuple[list[ParsedCall], int]:
+    """The call that was read from `begin` to `at`, where its `closing` is due."""
+    if found := closing.match(text, at):
+        end, at = text.rindex(_END, at, found.end()), found.end()
+    else:
+        wrong, end, at = _broken(text, at, "markup between the arguments")
+        problem = problem or wrong
+    return [_malformed(name, text[begin:end].strip(), problem) if problem else ParsedCall(name, arguments)], at
 
 
 def _typed(raw: str, kind: str) -> tuple[Any, str]:
@@ -297,14 +334,9 @@ _PARAMETER_END = re.compile(r"\n?</parameter>(?=\s*(?:<parameter=|</function>))"
 
 def _qwen_coder(text: str, types: _Types) -> _Read:
     """Qwen3-Coder: `<tool_call><function=name><parameter=k>\\nv\\n</parameter></function></tool_call>`."""
-    calls: list[ParsedCall] = []
-    said: list[str] = []
-    at = 0
-    while (start := text.find(_START, at)) >= 0:
-        said.append(text[at:start])
-        if len(calls) >= MAX_CALLS:
-            return [*calls, _too_many(text[start:])], "".join(said)
-        at = start + len(_START)
+
+    def block(at: int) -> tuple[list[ParsedCall], int]:
+        begin = at
         head = _FUNCTION.match(text, at)
         name, arguments, problem = "", {}, "" if head else "the block names no <function=...>"
         if head:
@@ -313,22 +345,11 @@ def _qwen_coder(text: str, types: _Types) -> _Read:
             end = _PARAMETER_END.search(text, key.end())
             if end is None:
                 break
-            label = key.group(1).strip()
-            value, wrong = _typed(text[key.end() : end.start()], types.get(name, {}).get(label, ""))
-            problem = problem or (f"argument {label!r}: {wrong}" if wrong else "")
-            arguments[label] = value
+            problem = _take(arguments, key.group(1), text[key.end() : end.start()], types.get(name, {}), problem)
             at = end.end()
-        closed = re.compile(r"\s*</function>\s*</tool_call>").match(text, at)
-        if closed:
-            at = closed.end()
-        else:
-            _, going = _resume(text, at)
-            problem = problem or ("the call is cut off" if going is None else "markup between the parameters")
-            at = len(text) if going is None else going
-        raw = text[start + len(_START) : at].removesuffix(_END)
-        calls.append(_malformed(name, raw.strip(), problem) if problem else ParsedCall(name, arguments))
-    said.append(text[at:])
-    return calls, "".join(said)
+        return _closed(text, re.compile(r"\s*</function>\s*</tool_call>"), begin, at, name, arguments, problem)
+
+    return _blocks(text, block)
 
 
 def _llama(text: str, types: _Types) -> _Read:

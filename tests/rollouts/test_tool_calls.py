@@ -229,3 +229,62 @@ def test_the_real_cases_of_other_parsers():
 def test_a_flood_of_calls_is_read_up_to_a_bound_and_the_rest_is_reported():
     turn = parse("hermes", hermes('{"name": "now"}') * 1000)
     assert len(good(turn)) == MAX_CALLS and "more than" in turn.calls[-1].problem and len(turn.calls) == MAX_CALLS + 1
+
+
+HERMES = '<tool_call>{"name": "f", "arguments": %s}</tool_call>'
+
+
+@pytest.mark.parametrize(
+    "arguments, problem",
+    [
+        ('{"x": 1, "x": 2}', "the key 'x' is given twice"),
+        ('{"a": {"x": 1, "x": 1}}', "the key 'x' is given twice"),
+        ('{"x": NaN}', "NaN is no number"),
+        ('{"x": [-Infinity]}', "-Infinity is no number"),
+        ('{"x": 1e999}', "1e999 is no number"),
+        (r'{"x": "\ud83d"}', "half a surrogate pair"),
+        (r'"{\"x\": NaN}"', "a string that holds no JSON object"),
+    ],
+)
+def test_json_that_two_readers_could_take_differently_is_malformed(arguments, problem):
+    [call] = parse("hermes", HERMES % arguments).calls
+    assert call.status == "malformed" and problem in call.problem
+
+
+def test_json_that_is_only_unusual_is_read():
+    [call] = parse("hermes", HERMES % r'{"x": "\ud83d\ude00\n", "y": 1e308, "z": -0.0}').calls
+    assert (call.status, call.arguments) == ("ok", {"x": "\U0001f600\n", "y": 1e308, "z": -0.0})
+
+
+@pytest.mark.parametrize("after", ["", "\n", '<tool_call>{"name": "g", "arguments": {}}</tool_call>'])
+def test_a_block_without_its_end_is_malformed_though_its_json_is_whole(after):
+    two = '<tool_call>{"name": "f", "arguments": {}}, {"name": "h", "arguments": {}}'
+    calls = parse("hermes", two + after).calls
+    assert [(call.name, call.status) for call in calls[:2]] == [("f", "malformed"), ("h", "malformed")]
+    assert "no </tool_call>" in calls[0].problem
+    assert [(call.name, call.status) for call in calls[2:]] == ([("g", "ok")] if "g" in after else [])
+
+
+def test_a_parameter_given_twice_is_malformed_in_every_format():
+    glm = "<arg_key>x</arg_key><arg_value>%d</arg_value>"
+    qwen = "<parameter=x>%d</parameter>"
+    for name, text in (
+        ("glm-4.5", f"<tool_call>f{glm % 1}{glm % 2}</tool_call>"),
+        ("qwen3_coder", f"<tool_call><function=f>{qwen % 1}{qwen % 2}</function></tool_call>"),
+    ):
+        [call] = parse(name, text).calls
+        assert call.status == "malformed" and "given twice" in call.problem
+
+
+def test_numbers_in_bare_arguments_are_json_numbers():
+    text = "<tool_call>f<arg_key>x</arg_key><arg_value>{}</arg_value></tool_call>"
+    [call] = parse("glm-4.5", text.format("NaN"), {"f": {"x": "number"}}).calls
+    assert call.status == "malformed"
+    [call] = parse("glm-4.5", text.format("NaN")).calls
+    assert call.arguments == {"x": "NaN"}  # without a type it is text
+
+
+def test_a_flood_of_calls_in_one_block_is_cut():
+    calls = parse("hermes", "<tool_call>" + '{"name": "f", "arguments": {}}' * 5000 + "</tool_call>").calls
+    assert len(calls) == MAX_CALLS + 1
+    assert [call.status for call in calls[-2:]] == ["ok", "malformed"]
