@@ -19,7 +19,7 @@ DOCUMENTS = [
     {"id": "lyon", "title": "Lyon", "text": "Lyon is a city of France on the river Rhône.", "url": "http://example.com/lyon"},
     {"id": "rhone", "title": "Rhone", "text": "The Rhone is a river. It runs through Lyon."},
     {"id": "tokyo", "title": "東京", "text": "東京は日本の首都です。", "url": "https://ja.example.com/東京"},
-    {"id": "cpp", "title": "C++", "text": "C++ (see plus): a language AND a tool; title:x text:y -NOT ~fuzzy^2 [a TO b]"},
+    {"id": "cpp", "title": "C++", "text": "C++ (see plus): a tongue AND a tool; title:x text:y -NOT ~fuzzy^2 [a TO b]"},
     {"id": "running", "title": "Sports", "text": "He runs; she was running; they run 100 metres."},
     {"title": "no id", "text": "The ﬁrst naïve approach."},
 ]  # fmt: skip
