@@ -24,10 +24,50 @@ def search_corpus_stage() -> Stage:
     return Stage("search_corpus", "", prepare)
 
 
+def reasoning_rl_stage() -> Stage:
+    """Reasoning RL: GSPO on mathematics, science and puzzles in the productive band."""
+    from rufus_plugins.recipes.reasoning_rl.prepare import prepare
+
+    return Stage("reasoning_rl", "reasoning_rl/train", prepare, reads="sft")
+
+
+def instruction_rl_stage() -> Stage:
+    """Instruction RL: reward 1 iff all necessary rubrics pass."""
+    from rufus_plugins.recipes.instruction_rl.prepare import prepare
+
+    return Stage("instruction_rl", "instruction_rl/train", prepare, reads="coding_rl")
+
+
+def general_agent_stage() -> Stage:
+    """General Agent: GRPO over tool calls that change a server's state, reward by the terminal state."""
+    from rufus_plugins.recipes.general_agent.prepare import prepare
+
+    return Stage("general_agent", "general_agent/train", prepare, reads="instruction_rl")
+
+
+def search_agent_stage() -> Stage:
+    """Search Agent: mean-only advantages, a judge's score, two successful calls at least."""
+    from rufus_plugins.recipes.search_agent.prepare import prepare
+
+    return Stage("search_agent", "search_agent/train", prepare, reads="coding_agent")
+
+
+def rlhf_stage() -> Stage:
+    """RLHF: the raw score of a reward model on the policy's own rollouts."""
+    from rufus_plugins.recipes.rlhf.prepare import prepare
+
+    return Stage("rlhf", "rlhf/train", prepare, reads="search_agent")
+
+
 @hookimpl
 def register_stages():
     return {
         "coding_rl": coding_rl_stage,
         "coding_agent": coding_agent_stage,
         "search_corpus": search_corpus_stage,
+        "reasoning_rl": reasoning_rl_stage,
+        "instruction_rl": instruction_rl_stage,
+        "general_agent": general_agent_stage,
+        "search_agent": search_agent_stage,
+        "rlhf": rlhf_stage,
     }

@@ -160,7 +160,7 @@ class Construct:
         messages = verbalise.prompt(text, table)
         for at in range(self.tries):
             try:
-                said = await writer.say(messages, sample=at)
+                said = await writer.ask(messages, sample=at)
             except InfrastructureError as error:
                 audit.write("reword", model=writer.model, asked=text, failed=str(error))
                 raise
@@ -179,7 +179,7 @@ class Construct:
         from rufus_plugins.types import Task, Trajectory
 
         asked = [{"role": "user", "content": task["question"] + "\n\nGive the final answer after `Answer:`."}]
-        said = await asyncio.gather(*(solver.say(asked, sample=i) for i in range(self.closed_book_samples)))
+        said = await asyncio.gather(*(solver.ask(asked, sample=i) for i in range(self.closed_book_samples)))
         reward = ScienceAnswer()
         right = []
         for text in said:
