@@ -1,5 +1,6 @@
 """The real vLLM on CPU, in the environment that setup.sh makes (`make vllm` runs these in it); elsewhere they skip."""
 
+import contextlib
 import pathlib
 import subprocess
 import sys
@@ -28,3 +29,18 @@ def trained(tmp_path_factory):
     path = tmp_path_factory.mktemp("trained") / "model"
     subprocess.run([sys.executable, HERE / "trained_tiny.py", path], check=True, timeout=600)
     return path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_memory_given_back():
+    """A killed vLLM worker leaves its shared memory behind, 400 MB a training: what is new and nobody's is removed."""
+    folder = pathlib.Path("/dev/shm")
+    before = set(folder.glob("psm_*"))
+    yield
+    used = ""
+    for maps in pathlib.Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):
+            used += maps.read_text(errors="replace")
+    for segment in set(folder.glob("psm_*")) - before:
+        if segment.name not in used:
+            segment.unlink(missing_ok=True)
