@@ -108,7 +108,9 @@ class Episode:
 
     async def run(self) -> Rollout:
         try:
-            ending = await self._guarded(self._play(), self.rules.episode_timeout_s)
+            ending = await self._guarded(self._admitted())
+            if ending is None:
+                ending = await self._guarded(self._play(), self.rules.episode_timeout_s)
             if ending.fault is not Fault.INFRASTRUCTURE:
                 ending = await self._guarded(self._close_segment(ending))
             if ending.fault is not Fault.INFRASTRUCTURE:
@@ -119,7 +121,12 @@ class Episode:
 
     # ---- endings ---------------------------------------------------------------------------------------------------
 
-    async def _guarded(self, work: Awaitable[Termination], budget_s: float | None = None) -> Termination:
+    async def _admitted(self) -> None:
+        """Room in a host (rollouts/pool.py): waiting for it is no part of the episode, so no deadline of its runs."""
+        if hasattr(self.environment, "admitted"):
+            await self.environment.admitted()
+
+    async def _guarded(self, work: Awaitable[T], budget_s: float | None = None) -> T | Termination:
         """The ending of `work`; what it raises becomes one."""
         try:
             async with asyncio.timeout(budget_s) as clock:

@@ -20,6 +20,7 @@ CHECKS = {
     "group_filter": "rufus_plugins.algos.group_filter:group_filter",
     "length_penalty": "rufus_plugins.algos.length_penalty:length_penalty",
     "mask_terminations": "rufus_plugins.algos.truncation:masked_terminations",
+    "environment_pool": "rufus_plugins.rollouts.pool:pool_rules",
 }
 """Keys whose value is checked by building what it stands for; the others are checked where they are used."""
 
@@ -65,13 +66,21 @@ def build(config: Any, kind: str, found: Registry | None = None) -> Any | None:
     if name is None:
         return None
     found = found or registry()
+    return found.build(kind, name, fields_of(config, kind, found))
+
+
+def fields_of(config: Any, kind: str, found: Registry | None = None) -> dict[str, Any]:
+    """The fields of the selected part of this kind as they are given; empty if none is selected."""
+    name = name_of(config, kind)
+    if name is None:
+        return {}
     fields = {key: value for key, value in section(config)[kind].items() if key != "name" and value != "???"}
     if kind == "environment":  # the rules of the episode stand beside the environment's own fields
         from .rollouts.rules import NAMES
 
-        own = found.get(kind, name).config_fields
+        own = (found or registry()).get(kind, name).config_fields
         fields = {key: value for key, value in fields.items() if key not in NAMES or key in own}
-    return found.build(kind, name, fields)
+    return fields
 
 
 def rules_of(config: Any, found: Registry | None = None) -> Any:

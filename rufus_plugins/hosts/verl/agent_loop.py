@@ -21,10 +21,12 @@ from rufus_plugins import selection
 from rufus_plugins.errors import ConfigError
 from rufus_plugins.recipes.config import AGENT_LOOP
 from rufus_plugins.rollouts.episode import RETRIED, Episode, Limits, Rollout
+from rufus_plugins.rollouts.pool import pool_rules
 from rufus_plugins.rollouts.rules import EpisodeRules
 from rufus_plugins.rollouts.turns import Sampled
 from rufus_plugins.types import ContextSegment
 
+from . import environment_hosts
 from .chat_tokens import ChatTokens
 from .stock_tools import stock_tools
 from .tasks import task_of
@@ -108,6 +110,14 @@ class EnvironmentAgentLoop(AgentLoopBase):
             retries += 1
 
     def _environment(self, kwargs: Mapping[str, Any]) -> Any:
+        rules = pool_rules(selection.section(self.config)["environment_pool"])
+        if rules is not None:
+            if self.tools:
+                raise ConfigError(
+                    "verl's own tools live in the worker that samples, and rufus.environment_pool puts environments "
+                    "elsewhere: unset actor_rollout_ref.rollout.multi_turn.tool_config_path and function_tool_path"
+                )
+            return environment_hosts.join(rules)
         environment = selection.build(self.config, "environment")
         if environment is None:
             raise ConfigError(f"default_agent_loop={NAME} runs an environment: select one by environment=<name>")
@@ -159,6 +169,13 @@ class EnvironmentAgentLoop(AgentLoopBase):
             "termination": trajectory.termination.value,
             "turns": trajectory.turns,
             "metrics": metrics,
+            "sampled": [
+                (
+                    np.asarray(segment.response_mask, np.uint8),
+                    None if segment.response_logprobs is None else np.asarray(segment.response_logprobs),
+                )
+                for segment in segments
+            ],
         }
         return outputs
 

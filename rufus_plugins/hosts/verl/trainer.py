@@ -18,7 +18,7 @@ from verl.trainer.ppo.v1 import (
     register_trainer,
 )
 
-from . import faults, mismatch
+from . import environment_hosts, faults, mismatch
 from .algorithm_steps import AlgorithmSteps
 from .preflight import PREFIX
 from .sequence_count import FLAG
@@ -34,6 +34,7 @@ class RufusTrainer:
         with open_dict(config):
             config.trainer.v1.trainer_mode = self.mode
         self._lost: Counter[str] = Counter()
+        self._environment_hosts = environment_hosts.launch(config)
         super().__init__(config)
 
     def prepare_samples(self, batch: Any, metrics: dict[str, Any]) -> Any:

@@ -1,0 +1,1 @@
+"""Shapes of the models that the production configs name."""
