@@ -122,9 +122,17 @@ async def score_records(
 
 async def _score(reward: Reward, record: Any, number: int, deadline_s: float) -> Outcome:
     name = id_of(record, number)
-    deadline = asyncio.timeout(deadline_s)
     try:
         trajectory = trajectory_of(record, number)
+    except DataError as error:
+        return Outcome(name, reason="data", message=str(error))
+    return await score_trajectory(reward, trajectory, name, deadline_s)
+
+
+async def score_trajectory(reward: Reward, trajectory: Trajectory, name: str, deadline_s: float = 120.0) -> Outcome:
+    """The score of one trajectory, or why it has none. Raises `ConfigError` and `PluginError` only."""
+    deadline = asyncio.timeout(deadline_s)
+    try:
         async with deadline:
             score = await reward(trajectory)
         if not isinstance(score, Score):

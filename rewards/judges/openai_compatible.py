@@ -15,6 +15,7 @@ import os
 import random
 import time
 import urllib.parse
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,12 +65,16 @@ class _Unanswered(Exception):
         self.reason, self.wait_s = reason, wait_s
 
 
-class _Lost(Exception):
+class Unusable(Exception):
     """No usable answer, and trying again is not safe or of no use."""
 
     def __init__(self, reason: str, message: str):
         super().__init__(message)
         self.reason = reason
+
+
+Reader = Callable[[bytes], tuple[Any, dict[str, Any]]]
+"""A raw body -> (what is wanted of it, usage). Raises `Unusable` for a body that holds no answer."""
 
 
 @dataclass
@@ -154,9 +159,10 @@ class OpenAICompatibleJudge:
             self._cache.put(key, text)
         return Score(value, {"judge_cached": False, "judge_latency_s": time.monotonic() - started}, text)
 
-    async def complete(self, body: dict[str, Any]) -> str:
-        """The text of one chat completion, without reading a verdict; bounded and tried again as a judgement is."""
-        return await self._answer(body)
+    async def complete(self, body: dict[str, Any], read: Reader | None = None) -> Any:
+        """One chat completion without a verdict, bounded and tried again as a judgement is: its text, or what `read`
+        makes of the raw body."""
+        return await self._answer(body, read or _completion)
 
     async def aclose(self) -> None:
         """Closes the connections of this event loop."""
@@ -181,26 +187,26 @@ class OpenAICompatibleJudge:
     def _count(self, reason: str) -> None:
         self.stats.failures[reason] = self.stats.failures.get(reason, 0) + 1
 
-    async def _answer(self, body: dict[str, Any]) -> str:
+    async def _answer(self, body: dict[str, Any], read: Reader | None = None) -> Any:
         _, slots, _ = self._here()
         async with slots:
             try:
                 async with asyncio.timeout(self.timeout_s):
-                    return await self._tries(body)
+                    return await self._tries(body, read or _completion)
             except TimeoutError:
                 reason, message = "deadline", f"no answer within {self.timeout_s:g} s"
-            except (_Lost, _Unanswered) as error:
+            except (Unusable, _Unanswered) as error:
                 reason, message = error.reason, str(error)
         self._count(reason)
         raise InfrastructureError(
             f"judge {self.model} at {self.base_url} failed ({reason}): {message}", Termination.JUDGE_FAILED
         )
 
-    async def _tries(self, body: dict[str, Any]) -> str:
+    async def _tries(self, body: dict[str, Any], read: Reader) -> Any:
         attempt = 1
         while True:
             try:
-                return await self._once(body)
+                return await self._once(body, read)
             except _Unanswered as error:
                 if attempt >= self.attempts:
                     raise
@@ -209,7 +215,7 @@ class OpenAICompatibleJudge:
             self.stats.retries += 1
             attempt += 1
 
-    async def _once(self, body: dict[str, Any]) -> str:
+    async def _once(self, body: dict[str, Any], read: Reader) -> Any:
         import httpx
 
         client, _, _ = self._here()
@@ -230,20 +236,20 @@ class OpenAICompatibleJudge:
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             raise _Unanswered("unreachable", f"{type(error).__name__}: {error}") from error
         except httpx.HTTPError as error:
-            raise _Lost("connection_lost", f"{type(error).__name__} after the request was sent: {error}") from error
+            raise Unusable("connection_lost", f"{type(error).__name__} after the request was sent: {error}") from error
         status = response.status_code
         if status in _UNANSWERED or status >= 500:
             wait_s = _retry_after(response.headers.get("retry-after"))
             raise _Unanswered(f"http_{status}", f"HTTP {status}: {_excerpt(raw)}", wait_s)
         if status in (400, 422) and structured and self.structured_output == "auto" and _about_format(raw):
             self._structured = False
-            return await self._once({k: v for k, v in body.items() if k != "response_format"})
+            return await self._once({k: v for k, v in body.items() if k != "response_format"}, read)
         if 300 <= status < 400:
             where = response.headers.get("location", "?")
-            raise _Lost("redirect", f"HTTP {status} to {where}: not followed; set base_url to the server itself")
+            raise Unusable("redirect", f"HTTP {status} to {where}: not followed; set base_url to the server itself")
         if status != 200:
-            raise _Lost(f"http_{status}", f"HTTP {status}: {_excerpt(raw)}")
-        text, usage = _completion(raw)
+            raise Unusable(f"http_{status}", f"HTTP {status}: {_excerpt(raw)}")
+        text, usage = read(raw)
         self._book(usage, time.monotonic() - started)
         return text
 
@@ -264,7 +270,7 @@ async def _bounded(response: Any) -> bytes:
     async for piece in response.aiter_bytes():
         raw += piece
         if len(raw) > _MAX_BODY:
-            raise _Lost("huge_body", f"HTTP {response.status_code} with more than {_MAX_BODY} bytes")
+            raise Unusable("huge_body", f"HTTP {response.status_code} with more than {_MAX_BODY} bytes")
     return bytes(raw)
 
 
@@ -273,16 +279,16 @@ def _completion(raw: bytes) -> tuple[str, dict[str, Any]]:
     try:
         data = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise _Lost("bad_json", f"the body is no JSON ({error}): {_excerpt(raw)}") from error
+        raise Unusable("bad_json", f"the body is no JSON ({error}): {_excerpt(raw)}") from error
     try:
         choice = data["choices"][0]
         text = choice["message"]["content"]
     except (KeyError, IndexError, TypeError) as error:
-        raise _Lost("bad_shape", f"no choices[0].message.content in {_excerpt(raw)}") from error
+        raise Unusable("bad_shape", f"no choices[0].message.content in {_excerpt(raw)}") from error
     if choice.get("finish_reason") == "length":
-        raise _Lost("cut_off", "the judge's answer was cut off: raise max_tokens")
+        raise Unusable("cut_off", "the judge's answer was cut off: raise max_tokens")
     if not isinstance(text, str):
-        raise _Lost("no_text", f"the message holds no text: {_excerpt(raw)}")
+        raise Unusable("no_text", f"the message holds no text: {_excerpt(raw)}")
     usage = data.get("usage")
     return text, usage if isinstance(usage, dict) else {}
 
