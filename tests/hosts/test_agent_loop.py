@@ -461,3 +461,24 @@ def test_what_only_the_reward_reads_is_not_stored_with_the_rows():
         output = SimpleNamespace(reward_score=None, extra_fields={"trajectory": {}, "termination": "answered"})
         asyncio.run(Worker()._compute_score([output], {"score": score}))
         assert ("trajectory" in output.extra_fields) == kept
+
+
+def test_files_that_only_the_reward_reads_are_removed_once_it_has_read_them(tmp_path):
+    from types import SimpleNamespace
+
+    from rufus_plugins.hosts.verl.agent_loop import drop_trajectories
+
+    kept, scored, gone = tmp_path / "kept.db", tmp_path / "scored.db", tmp_path / "gone.db"
+    for path in (kept, scored):
+        path.write_bytes(b"rows")
+
+    class Worker:
+        async def _compute_score(self, outputs, kwargs):
+            assert scored.exists()  # the reward reads it here
+            outputs[-1].reward_score = 1.0
+
+    drop_trajectories(SimpleNamespace(AgentLoopWorker=Worker))
+    artifacts = {"db_before": str(kept), "db_after": str(scored), "temporary_files": [str(scored), str(gone)]}
+    output = SimpleNamespace(reward_score=None, extra_fields={"trajectory": {"artifacts": artifacts}})
+    asyncio.run(Worker()._compute_score([output], {}))
+    assert kept.exists() and not scored.exists()
