@@ -269,15 +269,15 @@ def test_an_engine_that_is_gone_gives_one_end_token_with_every_column_and_no_mas
 
 
 class Played:
-    """The lookup plugin's teacher as verl's client."""
+    """The lookup plugin's script as verl's client."""
 
-    def __init__(self, teacher):
-        self.teacher = teacher
+    def __init__(self, script):
+        self.script = script
 
     async def generate(self, request_id, *, prompt_ids, sampling_params, **kwargs):
         from verl.workers.rollout.replica import TokenOutput
 
-        sampled = await self.teacher.generate(prompt_ids, sampling_params["max_tokens"])
+        sampled = await self.script.generate(prompt_ids, sampling_params["max_tokens"])
         rows = len(prompt_ids) + len(sampled.ids) - 1
         return TokenOutput(
             token_ids=list(sampled.ids),
@@ -303,29 +303,35 @@ FUNCTIONS = ("environment=functions", "rufus.environment.functions=[lookup_plugi
 def test_a_tool_rollout_reaches_the_reward_with_messages_calls_and_ending(loop, lookup, model_dir):
     from transformers import AutoTokenizer
 
+    from rufus_plugins.recipes.tiny.by_heart import Script
+
     tokenizer = AutoTokenizer.from_pretrained(model_dir)
-    agent, _ = loop(*FUNCTIONS, client=Played(lookup.Teacher(tokenizer, "bread")))
+    agent, _ = loop(*FUNCTIONS, client=Played(Script(tokenizer, lookup.say("apple", short=False))))
     [output] = run(agent)
     told = output.extra_fields["trajectory"]
     assert told["termination"] == "answered" and told["turns"] == 2 and told["metrics"]["tool_calls"] == 1
     [call] = told["tool_calls"]
-    assert (call.name, call.arguments, call.status) == ("lookup", {"word": "bread"}, CallStatus.OK)
+    assert (call.name, call.arguments, call.status) == ("lookup", {"word": "apple"}, CallStatus.OK)
     assert [m["role"] for m in told["messages"]] == ["assistant", "tool", "assistant"]
-    assert told["messages"][-1]["content"] == "bread costs 5"
+    assert told["messages"][-1]["content"] == "apple costs 3"
+    [(mask, logprobs)] = told["sampled"]
+    assert mask.tolist() == output.response_mask and logprobs.tolist() == output.response_logprobs
     assert (output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]) == (3, 4)
     context = [i for i, m in zip(output.response_ids, output.response_mask, strict=True) if not m]
     assert tokenizer.convert_tokens_to_ids("<|user|>") not in context
-    assert "<|user|> costs 5 </tool_response>" in tokenizer.decode(context)
+    assert "<|user|> costs 3 </tool_response>" in tokenizer.decode(context)
 
 
 def test_a_compacted_rollout_is_one_output_per_segment(loop, lookup, model_dir):
     from transformers import AutoTokenizer
 
+    from rufus_plugins.recipes.tiny.by_heart import Script
+
     tokenizer = AutoTokenizer.from_pretrained(model_dir)
     compaction = (
         "+rufus.environment.compaction={by:policy,at:0.6,instruction:'Your context is nearly full.',keep_chars:120}"
     )
-    agent, _ = loop(*FUNCTIONS, compaction, client=Played(lookup.Teacher(tokenizer, "chair")))
+    agent, _ = loop(*FUNCTIONS, compaction, client=Played(Script(tokenizer, lookup.say("chair", short=False))))
     first, second = run(agent, raw_prompt=[{"role": "user", "content": "What does chair cost?"}])
     assert "trajectory" not in first.extra_fields and second.extra_fields["trajectory"]["metrics"]["segments"] == 2
     for output in (first, second):
@@ -450,7 +456,7 @@ def test_step_metrics_average_episodes_and_count_events():
 def test_what_only_the_reward_reads_is_not_stored_with_the_rows():
     from types import SimpleNamespace
 
-    from rufus_plugins.hosts.verl.agent_loop import drop_trajectories
+    from rufus_plugins.hosts.verl.trajectories import drop_trajectories
 
     class Worker:
         async def _compute_score(self, outputs, kwargs):
@@ -466,7 +472,7 @@ def test_what_only_the_reward_reads_is_not_stored_with_the_rows():
 def test_files_that_only_the_reward_reads_are_removed_once_it_has_read_them(tmp_path):
     from types import SimpleNamespace
 
-    from rufus_plugins.hosts.verl.agent_loop import drop_trajectories
+    from rufus_plugins.hosts.verl.trajectories import drop_trajectories
 
     kept, scored, gone = tmp_path / "kept.db", tmp_path / "scored.db", tmp_path / "gone.db"
     for path in (kept, scored):

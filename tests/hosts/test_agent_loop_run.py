@@ -1,6 +1,6 @@
 """An environment in verl's own command on CPU: tools over several turns, a compacted context, a lost sandbox.
 
-One run of two steps. The tiny model is warm-started so that it calls the tool.
+One run of two steps. The model knows its script by heart (lookup_plugin), so each ending is known beforehand.
 """
 
 import json
@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-# slow: the tiny model does not yet learn to call its tool well enough for three of these six
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = pytest.mark.e2e
 
 PLUGIN = Path(__file__).parent / "lookup_plugin"
 RUN_S = 900
@@ -25,6 +24,7 @@ COMPACTION = {
     "keep_chars": 120,
 }
 PROMPT, RESPONSE = 340, 200
+SAMPLES = 8
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,6 @@ def folder(tmp_path_factory):
     import pyarrow.parquet as pq
     import torch
 
-    from rufus_plugins.recipes.tiny.model import build
     from rufus_plugins.rollouts.episode import Limits
     from rufus_plugins.rollouts.rules import EpisodeRules
 
@@ -48,16 +47,16 @@ def folder(tmp_path_factory):
         import lookup_plugin
 
         torch.set_num_threads(1)
-        model, tokenizer = build(seed=0)
+        model, tokenizer = lookup_plugin.small_model()
         rules = EpisodeRules(compaction=COMPACTION, retries=0)
         lessons = lookup_plugin.lessons(
             "glm4_moe", tokenizer, model.config.eos_token_id, rules, Limits(PROMPT + RESPONSE, RESPONSE)
         )
-        assert lookup_plugin.teach(model, lessons, steps=100) < 0.15
+        lookup_plugin.teach(model, lessons)
         model.save_pretrained(folder / "model")
         tokenizer.save_pretrained(folder / "model")
         rows = []
-        for word in [*lookup_plugin.PRICES, lookup_plugin.LOST]:
+        for word in lookup_plugin.WORDS:
             task = lookup_plugin.task(word)
             rows.append(
                 {
@@ -87,13 +86,13 @@ def run(folder):
         *("+rufus.environment.retries=1", "+rufus.environment.max_turns=6", "+rufus.environment.max_turn_tokens=48"),
         *("rufus.mask_terminations=[]", "rufus.routing_replay=rollout"),
         f"data.train_files={folder}/train.parquet", f"data.val_files={folder}/train.parquet",
-        *("data.train_batch_size=7", f"data.max_prompt_length={PROMPT}", f"data.max_response_length={RESPONSE}"),
+        *("data.train_batch_size=3", f"data.max_prompt_length={PROMPT}", f"data.max_response_length={RESPONSE}"),
         "data.dataloader_num_workers=0",
         f"actor_rollout_ref.model.path={folder}/model",
-        *("actor_rollout_ref.actor.ppo_mini_batch_size=7", "actor_rollout_ref.actor.optim.lr=1e-4"),
-        *("actor_rollout_ref.rollout.n=4", "actor_rollout_ref.rollout.temperature=1.0"),
+        *("actor_rollout_ref.actor.ppo_mini_batch_size=3", "actor_rollout_ref.actor.optim.lr=1e-4"),
+        *(f"actor_rollout_ref.rollout.n={SAMPLES}", "actor_rollout_ref.rollout.temperature=1.0"),
         *("trainer.total_training_steps=2", "trainer.total_epochs=9", "trainer.logger=[console,file]"),
-        *("trainer.val_before_train=true", "trainer.test_freq=-1", "trainer.save_freq=-1"),
+        *("trainer.val_before_train=false", "trainer.test_freq=-1", "trainer.save_freq=-1"),
         *("trainer.resume_mode=disable", f"trainer.default_local_dir={folder}/out"),
     ]  # fmt: skip
     env = os.environ | {

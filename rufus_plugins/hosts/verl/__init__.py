@@ -33,8 +33,7 @@ HOOKS = (
     ("verl.experimental.reward_loop.reward_loop", "reward_model_patch:add_extra_info"),
     ("verl.experimental.agent_loop.agent_loop", "reward_workers:type_lost_scores"),
     ("verl.experimental.agent_loop.agent_loop", "validating:tell_rollouts"),
-    # importing agent_loop registers our loop
-    ("verl.experimental.agent_loop.agent_loop", "agent_loop:drop_trajectories"),
+    ("verl.experimental.agent_loop.agent_loop", "trajectories:drop_trajectories"),
     ("verl.trainer.ppo.core_algos", "algorithms:register"),
     ("verl.trainer.ppo.v1", "trainer:register"),
     ("verl.trainer.ppo.v1.utils", "advantages:hand_over_rollouts"),
