@@ -60,7 +60,7 @@ def _attempts(given: dict[str, dict]) -> Iterator[str]:
     exact = few.get("num_sentences", 0)
     first = exact if few.get("relation") == "at least" else 1
     order = [first + n for n in range(_MOST_SENTENCES)]
-    for size in (7, 5, 12, 3, 18, 9, 25, 4, _LONGEST_SENTENCE, 14, 21, 6, 30, 2):
+    for size in (7, 5, 12, 3, 18, 9, 25, 4, _LONGEST_SENTENCE, 14, 21, 6, 30, 2, 60, 90):
         for count in order:
             yield _whole(plan, count, size)
 

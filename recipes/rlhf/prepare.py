@@ -10,6 +10,7 @@ often a reward model agrees with them.
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from rufus_plugins.recipes.data import source_list
 from rufus_plugins.recipes.data.records import Raw, Refused, Unreadable
 from rufus_plugins.recipes.data.source_list import Source
 from rufus_plugins.recipes.data.stage_rows import Row, write_rows
+from rufus_plugins.recipes.data.writing import write_atomically
 from rufus_plugins.recipes.rlhf import sample
 from rufus_plugins.recipes.rlhf.transcripts import pair
 
@@ -47,9 +49,10 @@ def prepare(
         items = source_list.records(listed, input, source, split, subset)
     output_dir = Path(output_dir).resolve()
     folder = output_dir.with_name(f"{output_dir.name}-pairs")
-    folder.mkdir(parents=True, exist_ok=True)
-    part = folder / ".pairs.jsonl.part"
-    with part.open("w", encoding="utf-8", errors="backslashreplace") as file:
+    output_dir.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", errors="backslashreplace", dir=output_dir.parent, prefix=f".{folder.name}."
+    ) as file:
 
         def convert(from_: Source, item: Raw) -> Row:
             prompt, chosen, rejected = pair(item.record)
@@ -70,5 +73,7 @@ def prepare(
             heldout_share=heldout_share,
             manifest={"input": input, "source": source, "seed": seed},
         )
-    part.replace(folder / "pairs.jsonl")
+        file.flush()
+        folder.mkdir(exist_ok=True)
+        write_atomically(folder / "pairs.jsonl", Path(file.name).read_bytes())
     return manifest
