@@ -1,0 +1,12 @@
+CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT NOT NULL, level TEXT NOT NULL, daily_limit_cents INTEGER NOT NULL, sent_today_cents INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE accounts (id INTEGER PRIMARY KEY, customer_id INTEGER NOT NULL REFERENCES customers(id), kind TEXT NOT NULL, currency TEXT NOT NULL, balance_cents INTEGER NOT NULL, overdraft_cents INTEGER NOT NULL DEFAULT 0, status TEXT NOT NULL, CHECK (balance_cents >= -overdraft_cents));
+CREATE TABLE cards (id INTEGER PRIMARY KEY, account_id INTEGER NOT NULL REFERENCES accounts(id), last4 TEXT NOT NULL, status TEXT NOT NULL, limit_cents INTEGER NOT NULL);
+CREATE TABLE payees (id INTEGER PRIMARY KEY, customer_id INTEGER NOT NULL REFERENCES customers(id), name TEXT NOT NULL, iban TEXT NOT NULL, verified INTEGER NOT NULL DEFAULT 0, UNIQUE (customer_id, iban));
+CREATE TABLE codes (id INTEGER PRIMARY KEY, payee_id INTEGER NOT NULL REFERENCES payees(id), code TEXT NOT NULL, used INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE messages (id INTEGER PRIMARY KEY, customer_id INTEGER NOT NULL REFERENCES customers(id), body TEXT NOT NULL);
+CREATE TABLE payments (id INTEGER PRIMARY KEY, account_id INTEGER NOT NULL REFERENCES accounts(id), payee_id INTEGER NOT NULL REFERENCES payees(id), amount_cents INTEGER NOT NULL, note TEXT, status TEXT NOT NULL);
+CREATE TABLE entries (id INTEGER PRIMARY KEY, account_id INTEGER NOT NULL REFERENCES accounts(id), amount_cents INTEGER NOT NULL, kind TEXT NOT NULL, counterparty TEXT NOT NULL, posted_on TEXT NOT NULL);
+CREATE TABLE standing_orders (id INTEGER PRIMARY KEY, account_id INTEGER NOT NULL REFERENCES accounts(id), payee_id INTEGER NOT NULL REFERENCES payees(id), amount_cents INTEGER NOT NULL, day INTEGER NOT NULL CHECK (day BETWEEN 1 AND 28), status TEXT NOT NULL);
+CREATE TABLE disputes (id INTEGER PRIMARY KEY, entry_id INTEGER NOT NULL UNIQUE REFERENCES entries(id), reason TEXT NOT NULL, status TEXT NOT NULL, opened_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP);
+CREATE TABLE rates (source TEXT NOT NULL, target TEXT NOT NULL, per_million INTEGER NOT NULL, PRIMARY KEY (source, target));
+CREATE INDEX entries_of_account ON entries (account_id, posted_on);

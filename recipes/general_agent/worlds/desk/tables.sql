@@ -1,0 +1,10 @@
+CREATE TABLE agents (id INTEGER PRIMARY KEY, name TEXT NOT NULL, team TEXT NOT NULL, role TEXT NOT NULL, active INTEGER NOT NULL DEFAULT 1);
+CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT NOT NULL, email TEXT NOT NULL UNIQUE, plan TEXT NOT NULL);
+CREATE TABLE tickets (id INTEGER PRIMARY KEY, customer_id INTEGER NOT NULL REFERENCES customers(id), subject TEXT NOT NULL, team TEXT NOT NULL, priority TEXT NOT NULL, status TEXT NOT NULL, assignee_id INTEGER REFERENCES agents(id), locked_by INTEGER REFERENCES agents(id), due_on TEXT, merged_into INTEGER REFERENCES tickets(id), version INTEGER NOT NULL DEFAULT 1);
+CREATE TABLE comments (id INTEGER PRIMARY KEY, ticket_id INTEGER NOT NULL REFERENCES tickets(id), author TEXT NOT NULL, body TEXT NOT NULL, internal INTEGER NOT NULL DEFAULT 0, written_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP);
+CREATE TABLE tags (ticket_id INTEGER NOT NULL REFERENCES tickets(id), tag TEXT NOT NULL, PRIMARY KEY (ticket_id, tag));
+CREATE TABLE approvals (id INTEGER PRIMARY KEY, ticket_id INTEGER NOT NULL REFERENCES tickets(id), action TEXT NOT NULL, requested_by INTEGER NOT NULL REFERENCES agents(id), status TEXT NOT NULL, decided_by INTEGER REFERENCES agents(id));
+CREATE TABLE articles (id INTEGER PRIMARY KEY, title TEXT NOT NULL, body TEXT NOT NULL, status TEXT NOT NULL);
+CREATE TABLE history (id INTEGER PRIMARY KEY, ticket_id INTEGER, agent_id INTEGER, what TEXT NOT NULL, at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP);
+CREATE INDEX tickets_of_assignee ON tickets (assignee_id, status);
+CREATE INDEX comments_of_ticket ON comments (ticket_id);

@@ -1,0 +1,13 @@
+CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT NOT NULL, email TEXT NOT NULL UNIQUE, tier TEXT NOT NULL, credit_cents INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE addresses (id INTEGER PRIMARY KEY, customer_id INTEGER NOT NULL REFERENCES customers(id), label TEXT NOT NULL, street TEXT NOT NULL, city TEXT NOT NULL, country TEXT NOT NULL);
+CREATE TABLE products (id INTEGER PRIMARY KEY, sku TEXT NOT NULL UNIQUE, name TEXT NOT NULL, category TEXT NOT NULL, price_cents INTEGER NOT NULL CHECK (price_cents > 0), active INTEGER NOT NULL DEFAULT 1);
+CREATE TABLE stock (product_id INTEGER NOT NULL REFERENCES products(id), warehouse TEXT NOT NULL, quantity INTEGER NOT NULL CHECK (quantity >= 0), PRIMARY KEY (product_id, warehouse));
+CREATE TABLE coupons (code TEXT PRIMARY KEY, percent INTEGER NOT NULL, min_total_cents INTEGER NOT NULL, category TEXT, valid_until TEXT NOT NULL, uses_left INTEGER NOT NULL);
+CREATE TABLE payment_methods (id INTEGER PRIMARY KEY, customer_id INTEGER NOT NULL REFERENCES customers(id), kind TEXT NOT NULL, label TEXT NOT NULL, limit_cents INTEGER NOT NULL, status TEXT NOT NULL);
+CREATE TABLE orders (id INTEGER PRIMARY KEY, customer_id INTEGER NOT NULL REFERENCES customers(id), address_id INTEGER NOT NULL REFERENCES addresses(id), status TEXT NOT NULL, coupon_code TEXT, total_cents INTEGER NOT NULL DEFAULT 0, delivered_on TEXT);
+CREATE TABLE order_items (id INTEGER PRIMARY KEY, order_id INTEGER NOT NULL REFERENCES orders(id), product_id INTEGER NOT NULL REFERENCES products(id), quantity INTEGER NOT NULL CHECK (quantity > 0), price_cents INTEGER NOT NULL);
+CREATE TABLE payments (id INTEGER PRIMARY KEY, order_id INTEGER NOT NULL REFERENCES orders(id), method_id INTEGER NOT NULL REFERENCES payment_methods(id), amount_cents INTEGER NOT NULL, status TEXT NOT NULL);
+CREATE TABLE shipments (id INTEGER PRIMARY KEY, order_id INTEGER NOT NULL UNIQUE REFERENCES orders(id), warehouse TEXT NOT NULL, status TEXT NOT NULL);
+CREATE TABLE returns (id INTEGER PRIMARY KEY, order_id INTEGER NOT NULL REFERENCES orders(id), item_id INTEGER NOT NULL REFERENCES order_items(id), quantity INTEGER NOT NULL, reason TEXT NOT NULL, status TEXT NOT NULL, refund_cents INTEGER NOT NULL, requested_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP);
+CREATE INDEX orders_of_customer ON orders (customer_id, status);
+CREATE INDEX items_of_order ON order_items (order_id);
