@@ -20,7 +20,7 @@ from typing import Any
 
 from rufus_plugins.rewards.code_asserts import JUDGING, REPORT
 from rufus_plugins.rollouts.sandboxes.plain import NotPlain, decode, encode
-from rufus_plugins.rollouts.sandboxes.programs import answer, end, exit_code_of, run_source
+from rufus_plugins.rollouts.sandboxes.programs import answer, end, exit_code_of, run_source, shared_source
 
 _LINK_FD = 4
 _MODULE = "solution"
@@ -55,9 +55,9 @@ _offer_usual_names()
 
 
 def call(body: bytes) -> int:
-    """`{"source", "function", "arguments"}`: answers `{"value": tree}`."""
+    """`{"function", "arguments"}`: answers `{"value": tree}` of the call in the shared source."""
     request = json.loads(body)
-    code, module = run_source(request["source"], _MODULE)
+    code, module = run_source(shared_source(), _MODULE)
     if code is not None:
         return end(code, module)
     code = 0
@@ -80,9 +80,9 @@ def _find(namespace: dict[str, Any], name: str) -> Any:
 
 
 def evaluate(body: bytes) -> int:
-    """`{"source", "test"}`: runs the split test after the program; answers `{"index", "value": tree}` per report."""
+    """`{"test"}`: runs the split test after the shared source; answers `{"index", "value": tree}` per report."""
     request = json.loads(body)
-    code, module = run_source(request["source"], _MODULE)
+    code, module = run_source(shared_source(), _MODULE)
     if code is not None:
         return end(code, module)
     code = 0

@@ -34,7 +34,7 @@ from rufus_plugins.types import Score, Termination, Trajectory
 _HARNESS = "rufus_plugins.rewards.code_harness"
 _CALL, _EVALUATE, _JUDGE, _SERVE = (f"{_HARNESS}:{name}" for name in ("call", "evaluate", "judge", "serve"))
 PRELOAD = (_CALL, _EVALUATE, _JUDGE, _SERVE)
-_AHEAD = 16
+_AHEAD = 64
 """Tests sent to the sandbox at a time, once the first one has passed: most wrong programs fail that. Ours."""
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
@@ -85,7 +85,7 @@ class CodingTests:
                 if reason != "passed":
                     return _score(tests, reason, index, runner, f"test {index}: {reason}: {detail}", run_on)
                 index += 1
-            ahead = min(4 * ahead, _AHEAD)
+            ahead = _AHEAD
         return _score(tests, "passed", -1, runner, run_on=run_on)
 
 
@@ -154,7 +154,12 @@ class _Runner:
             return [await self._whole(tests[0])]
         alike = list(takewhile(lambda test: self._entry(test) == entry, tests))
         outcomes = await self.zygotes.request_each(
-            entry, [self._item(test) for test in alike], limits=self.limits, imports=self.imports, retry=True
+            entry,
+            [self._item(test) for test in alike],
+            source=self.source.encode("utf-8", "surrogatepass"),
+            limits=self.limits,
+            imports=self.imports,
+            retry=True,
         )
         judges = {zygote.RUN_PROGRAM: self._printed, _CALL: self._returned, _EVALUATE: self._reported}
         verdicts = []
@@ -175,12 +180,12 @@ class _Runner:
     def _item(self, test: Test) -> tuple[bytes, bytes]:
         """(standard input, body)"""
         if isinstance(test, StdinTest):
-            return test.stdin.encode("utf-8", "surrogateescape"), self.source.encode("utf-8", "surrogatepass")
+            return test.stdin.encode("utf-8", "surrogateescape"), b""
         if isinstance(test, CallTest):
-            call = {"source": self.source, "function": test.function, "arguments": encode([*test.arguments])}
+            call = {"function": test.function, "arguments": encode([*test.arguments])}
             return b"", json.dumps(call).encode()
         parts = _split(test.code, test.entry_point)
-        return b"", json.dumps({"source": self.source, "test": parts.source}).encode()
+        return b"", json.dumps({"test": parts.source}).encode()
 
     def _problem(self, outcome: zygote.Outcome) -> str:
         """The reason for which the outcome cannot count, if there is one."""

@@ -1,6 +1,7 @@
 """What a forked child of the zygote does: run a program, or call a function of ours for a batch of items.
 
-An entry point gets its part of the request's body, confined already, and returns the exit code. It answers through
+An entry point gets its part of the request's body, confined already, and returns the exit code. The source that the
+items of a request have in common is `shared_source()`. It answers through
 `answer`, whose descriptor the program can find as well: what comes back is a claim of whatever ran here, never a fact.
 """
 
@@ -36,9 +37,30 @@ def open_standard_streams() -> None:
         setattr(sys, f"__{name}__", stream)
 
 
+_shared: tuple[str, types.CodeType | None] = "", None
+
+
+def prepare(source: bytes) -> None:
+    """Keeps the source that the items of a request share, compiled if it can be; else each run says why it cannot."""
+    global _shared
+    text = source.decode("utf-8", "surrogatepass")
+    try:
+        _shared = text, _compiled(text)
+    except BaseException:
+        _shared = text, None
+
+
+def shared_source() -> str:
+    return _shared[0]
+
+
+def _compiled(source: str) -> types.CodeType:
+    return compile(source, "main.py", "exec", dont_inherit=True)
+
+
 def run_program(body: bytes) -> int:
-    """Runs Python source as `__main__`, like `python main.py`."""
-    code, module = run_source(body.decode("utf-8", "surrogatepass"), "__main__")
+    """Runs Python source, the body's or the shared one, as `__main__`, like `python main.py`."""
+    code, module = run_source(body.decode("utf-8", "surrogatepass") or shared_source(), "__main__")
     return end(code or 0, module)
 
 
@@ -50,8 +72,9 @@ def run_source(source: str, name: str) -> tuple[int | None, types.ModuleType]:
     sys.argv = ["main.py"]
     gc.enable()
     code = None
+    known, compiled = _shared
     try:
-        exec(compile(source, "main.py", "exec", dont_inherit=True), module.__dict__)
+        exec(compiled if compiled is not None and source == known else _compiled(source), module.__dict__)
     except BaseException as error:
         code = exit_code_of(error)
     return code, module

@@ -226,23 +226,32 @@ class Zygotes:
         entry: str,
         items: Sequence[tuple[bytes, bytes]],
         *,
+        source: bytes = b"",
         limits: Limits = Limits(),
         imports: Sequence[str] = (),
         retry: bool = False,
     ) -> list[Outcome]:
         """`request` for several (stdin, body), each in its own process, with one round trip.
 
+        `source`: Python that all of them run; it is compiled once, and entry points find it (programs.shared_source).
         Outcomes are those of the first items only: up to and with the first that does not exit with status 0, or as
         many as fit into a fifth of a second (at least one). No item sees another one's data.
         """
         header = {"entry": entry, "peer": None, "frames": 1, "limits": limits.header(), "imports": list(imports)}
-        return await _on_thread(self._request(header, [(stdin, body, b"") for stdin, body in items], 1, retry))
+        parts = [(stdin, body, b"") for stdin, body in items]
+        return await _on_thread(self._request(header, parts, 1, retry, source))
 
     async def _request(
-        self, header: dict, items: Sequence[tuple[bytes, bytes, bytes]], frames: int, retry: bool
+        self,
+        header: dict,
+        items: Sequence[tuple[bytes, bytes, bytes]],
+        frames: int,
+        retry: bool,
+        source: bytes = b"",
     ) -> list[Outcome]:
+        header["source"] = len(source)
         header["parts"] = [[len(part) for part in item] for item in items]
-        body = b"".join(part for item in items for part in item)
+        body = b"".join([source, *(part for item in items for part in item)])
         if len(body) > launch.BODY_BYTES:
             raise InfrastructureError(
                 f"a request of {len(body) >> 20} MiB is more than the sandbox takes ({launch.BODY_BYTES >> 20} MiB)",
@@ -432,6 +441,16 @@ async def _on_thread(work: Awaitable):
     return await asyncio.wrap_future(_run_on_thread(work))
 
 
+def jail_loop() -> asyncio.AbstractEventLoop:
+    """The loop of that thread."""
+    return _thread_loop()
+
+
+def on_jail_thread(work: Awaitable):
+    """`work` on the loop of the thread that jails belong to, for whoever starts further ones: a concurrent future."""
+    return _run_on_thread(work)
+
+
 def _at_exit(pid: int) -> None:
     if pid == os.getpid():
         for pool in [*_pools.values()]:
@@ -528,6 +547,11 @@ async def _try(backend: str) -> tuple[str | None, str]:
         return None, f"{backend}: {error}"
     finally:
         await pool._close()
+
+
+async def default_backend() -> str:
+    """Which backend isolates here. Raises SandboxUnavailable where none does."""
+    return await _default_backend()
 
 
 async def _default_backend() -> str:

@@ -32,15 +32,13 @@ import traceback
 if __name__ == "__main__":
     sys.path[:] = json.loads(sys.argv[1])["path"]
 
-from rufus_plugins.rollouts.sandboxes import landlock, programs, seccomp  # noqa: E402
+from rufus_plugins.rollouts.sandboxes import landlock, programs, seccomp, zygote_items  # noqa: E402
 
 _LENGTHS = struct.Struct("!II")
 _FRAME = struct.Struct("!I")
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS = 1, 4, 8
 _WATCH_S = 0.05
 """How often disk and memory of a running program are looked at; short programs end before the first look. Ours."""
-_ITEMS_S = 0.2
-"""After this time a request of several items goes back to its caller, who may have seen enough. Ours."""
 _QUIET_S = 0.004
 """For so long only the end of a program is waited for: most end by then, with an output that fits the pipe. Ours."""
 _SCRATCH_ENTRIES = 1000
@@ -68,6 +66,9 @@ class Buffer:
 
 
 class Zygote:
+    restricts_children = False
+    """Whether children give up further file rights by Landlock (environments/world_main.py)."""
+
     def __init__(self, config: dict):
         self.config = config
         # children close everything below 64
@@ -78,8 +79,15 @@ class Zygote:
         self.namespaced = config["namespaced"]
         self.libc = ctypes.CDLL(None, use_errno=True)
         self.body = Buffer(config["body_bytes"], hidden=False)
-        self.sinks = [Buffer(config["output_bytes"], hidden=True) for _ in range(3)]
+        self.hide_sinks()
+        self.relay = zygote_items.Relay(4 * config["output_bytes"])
         self.entries: dict = {}
+        self.hosts = 0
+        """In a host of several runs: how many (zygote_items.py). What it forks is confined already."""
+
+    def hide_sinks(self) -> None:
+        """Fresh memory for what programs write, absent from them."""
+        self.sinks = [Buffer(self.config["output_bytes"], hidden=True) for _ in range(3)]
 
     # -- set-up ---------------------------------------------------------------------------------
 
@@ -96,7 +104,7 @@ class Zygote:
                 file.write("1000")
         except OSError:
             pass
-        base_bytes = self.virtual_size()
+        base_bytes = self.virtual_size() - len(self.relay.view)
         held = {"pid": os.getpid(), "landlock": 0}
         self.sees_processes = self.namespaced and os.path.isdir("/proc/self")
         if not self.namespaced:
@@ -110,14 +118,16 @@ class Zygote:
             self.drop_to(config["uid"], keep_search=config["keep_search"])
         # a change of user clears the death signal
         self.libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if not self.namespaced and os.getppid() != config["owner"]:
-            os._exit(0)
+        if not self.namespaced:
+            self.libc.prctl(zygote_items.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+            if os.getppid() != config["owner"]:
+                os._exit(0)
         self.libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # no /proc/1/mem, no /proc/1/environ
         os.chdir(self.work)
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # process 1 ignores what it does not handle
         # Without a count of processes that holds, or a view of what they use, there is no fork.
         self.forks = self.namespaced and self.sees_processes and os.getuid() != 0
-        seccomp.load(seccomp.zygote_filter(metadata=not self.namespaced))
+        seccomp.load(seccomp.zygote_filter(metadata=not self.namespaced, landlock=self.restricts_children))
         self.filter = seccomp.program_filter(forks=self.forks, own_pid=None) if self.namespaced else None
         self.base_bytes = base_bytes
         held |= {"forks": self.forks, "uid": os.getuid(), "processes_seen": self.sees_processes}
@@ -175,26 +185,17 @@ class Zygote:
                 return
 
     def run_items(self, request: dict) -> bool:
-        """One item after another, each in its own process, up to the first that does not end well or until the time
-        for one request is up; the caller sends the rest again. False when this jail should be replaced."""
-        stop_after = time.monotonic() + _ITEMS_S
-        begin, items = 0, request["parts"]
-        for index, parts in enumerate(items):
-            answer = self.run(request, begin, parts)
-            begin += sum(parts)
-            well = answer["status"] == "exited" and answer["exit_code"] == 0
-            answer["last"] = not self.clean()
-            answer["more"] = index + 1 < len(items) and well and not answer["last"] and time.monotonic() < stop_after
-            if not answer["more"]:
-                self.body.wipe()
-            self.send(answer, [sink.view[: sink.length] for sink in self.sinks])
-            for sink in self.sinks:
-                sink.wipe()
-            if answer["last"]:
-                return False
-            if not answer["more"]:
-                break
-        return True
+        """Runs what was asked for and answers. False when this jail should be replaced."""
+        if len(request["parts"]) > 1:
+            return zygote_items.run(self, request)
+        parts = request["parts"][0]
+        answer = self.run(request, request["source"], parts, None)
+        self.body.wipe()
+        answer["last"], answer["more"] = not self.clean(), False
+        self.send(answer, [sink.view[: sink.length] for sink in self.sinks])
+        for sink in self.sinks:
+            sink.wipe()
+        return not answer["last"]
 
     def receive(self, count: int) -> bytes:
         data = bytearray(count)
@@ -223,12 +224,13 @@ class Zygote:
 
     # -- one request ----------------------------------------------------------------------------
 
-    def run(self, request: dict, begin: int, parts) -> dict:
+    def run(self, request: dict, begin: int, parts, stdin: int | None) -> dict:
+        """One item. `stdin`: its standard input, if there is a file of it already."""
         ends = [os.pipe() for _ in range(3)]
         link = [end.detach() for end in socket.socketpair()] if request["peer"] else None
         started = time.monotonic()
-        peer_pid = self.fork(request, "peer", begin, parts, ends, link[1]) if link else None
-        pid = self.fork(request, "entry", begin, parts, ends, link[0] if link else None)
+        peer_pid = self.fork(request, "peer", begin, parts, ends, link[1], None) if link else None
+        pid = self.fork(request, "entry", begin, parts, ends, link[0] if link else None, stdin)
         readers = [read for read, _ in ends]
         for fd in [write for _, write in ends] + (link or []):
             os.close(fd)
@@ -249,7 +251,7 @@ class Zygote:
             "cpu_s": usage.ru_utime + usage.ru_stime,
         }
 
-    def fork(self, request: dict, role: str, begin: int, parts, ends, link: int | None) -> int:
+    def fork(self, request: dict, role: str, begin: int, parts, ends, link: int | None, stdin: int | None) -> int:
         pid = os.fork()
         if pid:
             return pid
@@ -265,7 +267,9 @@ class Zygote:
                 os.dup2(result, RESULT_FD, inheritable=False)
             if link is not None:
                 os.dup2(link, LINK_FD, inheritable=False)
-            os.closerange(64, 128)
+            if stdin is not None:
+                os.dup2(stdin, 0)
+            os.closerange(64, zygote_items.FIRST_STDIN_FD + self.hosts)
             body = self.confine(request, role, begin, parts)
             code = self.entries[request[role]](body)
         except BaseException:
@@ -280,41 +284,62 @@ class Zygote:
 
     def confine(self, request: dict, role: str, at: int, lengths) -> bytes:
         """On the forked child: standard input, limits and filter of one program. Returns its part of the body."""
-        parts = {}
-        for name, length in zip(("stdin", "entry", "peer"), lengths, strict=True):
-            parts[name] = (at, at + length)
-            at += length
-        begin, end = parts[role]
-        body = bytes(self.body.view[begin:end])
-        begin, end = parts["stdin"]
-        if end > begin and role == "entry":
-            stdin = os.memfd_create("stdin")
-            while begin < end:
-                begin += os.write(stdin, self.body.view[begin:end])
-            os.lseek(stdin, 0, os.SEEK_SET)
-            os.dup2(stdin, 0)
-            os.close(stdin)
+        stdin, entry, peer = lengths
+        begin = at + stdin + (entry if role == "peer" else 0)
+        body = bytes(self.body.view[begin : begin + (peer if role == "peer" else entry)])
+        if not self.hosts:
+            if stdin and role == "entry":
+                file = self.stdin_at(at, stdin, at_least=0)
+                os.dup2(file, 0)
+                os.close(file)
+            if request["source"]:
+                programs.prepare(bytes(self.body.view[: request["source"]]))
         self.body.wipe()  # what belongs to the peer and to other items
         os.setsid()
         if not self.namespaced:
-            self.libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != self.pid:
-                os._exit(1)
-        limits = request["limits"]
+            self.die_with_parent(self.pid)
+        if self.hosts:
+            files = request["limits"]["files"]
+            resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+        else:
+            self.limit(request["limits"], processes=2)
+        if not self.namespaced:
+            seccomp.load(seccomp.program_filter(forks=False, own_pid=os.getpid()))
+        elif not self.hosts:
+            seccomp.load(self.filter)
+        return body
+
+    def stdin_at(self, at: int, length: int, at_least: int) -> int:
+        """A file that holds that part of the body, as a descriptor from `at_least` on."""
+        file = os.memfd_create("stdin")
+        end = at + length
+        while at < end:
+            at += os.write(file, self.body.view[at:end])
+        os.lseek(file, 0, os.SEEK_SET)
+        if file < at_least:
+            low, file = file, fcntl.fcntl(file, fcntl.F_DUPFD, at_least)
+            os.close(low)
+        return file
+
+    def die_with_parent(self, parent: int) -> None:
+        self.libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    def limit(self, limits: dict, processes: int) -> None:
+        """`processes`: those of ours that count as the program's."""
         for name, amount in (
             (resource.RLIMIT_CPU, limits["cpu_s"]),
             (resource.RLIMIT_FSIZE, limits["file_bytes"]),
             (resource.RLIMIT_NOFILE, limits["files"]),
             (resource.RLIMIT_CORE, 0),
             (resource.RLIMIT_AS, self.base_bytes + limits["memory_bytes"]),
-            (resource.RLIMIT_NPROC, self.config["tasks_of_user"] + limits["processes"] + 2),
+            (resource.RLIMIT_NPROC, self.config["tasks_of_user"] + limits["processes"] + processes),
         ):
             hard = resource.getrlimit(name)[1]
             wanted = amount + 1 if name == resource.RLIMIT_CPU else amount
             hard = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
             resource.setrlimit(name, (min(amount, hard), hard))
-        seccomp.load(self.filter or seccomp.program_filter(forks=False, own_pid=os.getpid()))
-        return body
 
     def watch(self, pid: int, readers, limits: dict, frames: int, started: float):
         """Until `pid` ends or breaks a limit; then nothing of it is left. (status, wait status, rusage)"""
@@ -416,9 +441,9 @@ class Zygote:
             except OSError:
                 continue
         if self.forks:
-            page, total = resource.getpagesize(), 0
+            page, total, own = resource.getpagesize(), 0, str(os.getpid())
             for name in os.listdir("/proc"):
-                if name.isdigit() and name != "1":
+                if name.isdigit() and name != "1" and name != own:
                     try:
                         with open(f"/proc/{name}/statm") as file:
                             _, resident, shared, *_ = file.read().split()
@@ -437,11 +462,15 @@ class Zygote:
                 return None
             os.kill(pid, signal.SIGKILL)
             return os.wait4(pid, 0)[1:]
-        found = None
         try:
             os.kill(-1, signal.SIGKILL)
         except ProcessLookupError:
             pass
+        return self.reap(pid)
+
+    def reap(self, pid: int | None = None):
+        """Waits for all children; the wait status and rusage of `pid` if it is one."""
+        found = None
         while True:
             try:
                 ended, raw_status, usage = os.wait4(-1, 0)

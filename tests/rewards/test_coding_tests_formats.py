@@ -9,7 +9,7 @@ import pytest
 
 from rufus_plugins import DataError
 from rufus_plugins.rewards.code_asserts import literal, split
-from rufus_plugins.rewards.code_extract import last_python_block
+from rufus_plugins.rewards.code_extract import ends_with_block, last_python_block
 from rufus_plugins.rewards.code_formats import AssertTest, CallTest, StdinTest, read_tests
 
 
@@ -195,3 +195,30 @@ def test_what_is_not_constant_or_too_costly_is_not(text):
 
     with pytest.raises(ValueError):
         literal(ast.parse(text, mode="eval").body)
+
+
+WORDS = "a = input()\nprint(a)\n"
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        f"Here it is: ```python\n{WORDS}```",
+        f"Use `input()`, as in ```Python3\n{WORDS}```",
+        "> Thus:\n> ```python\n> a = input()\n> print(a)\n> ```\n",
+        "> > ```py\n> > a = input()\n> > print(a)\n> > ```",
+        "- ```python\n  a = input()\n  print(a)\n  ```",
+        "1.\t```python\n\ta = input()\n\tprint(a)\n\t```",
+        "```python\na = input()\nprint(a)```",
+        "```python\na = input()\nprint(a)```\n\n",
+    ],
+)
+def test_fences_behind_words_in_quotations_and_lists_and_without_a_last_line_break(response):
+    assert last_python_block(response) == WORDS and ends_with_block(response)
+
+
+def test_a_fence_within_a_line_of_code_ends_nothing():
+    code = "x = 'see ```'\ny = 1\n"
+    assert last_python_block(f"```python\n{code}```") == code
+    assert last_python_block(f"```python\n{code}") == code + "\n"
+    assert not ends_with_block(f"```python\n{WORDS}") and not ends_with_block(f"```python\n{WORDS}```\nDone.")

@@ -427,3 +427,66 @@ print(found, len(maps) > 10)
         assert outcomes[0].stdout.split()[1] == str(zygotes.backend == "bubblewrap").encode(), "maps were read"
         # and after the others have run
         assert each(zygotes, [source], [flipped])[0].stdout.split()[0] == b"0"
+
+
+def test_the_source_that_items_share_is_the_program_of_each(zygotes):
+    items = [(f"{i}\n".encode(), b"") for i in range(3)]
+    found = asyncio.run(zygotes.request_each(zygote.RUN_PROGRAM, items, source=b"print(int(input()) ** 2, __name__)"))
+    assert [o.stdout for o in found] == [b"0 __main__\n", b"1 __main__\n", b"4 __main__\n"]
+    broken = asyncio.run(zygotes.request_each(zygote.RUN_PROGRAM, items, source=b"print('early')\nreturn"))
+    assert len(broken) == 1 and broken[0].exit_code == 1 and b"SyntaxError: 'return' outside" in broken[0].stderr
+    deep = b"x = " + b"(" * 90 + b"1" + b")" * 90 + b"\nprint(x)"  # within the compiler's bounds
+    assert len(asyncio.run(zygotes.request_each(zygote.RUN_PROGRAM, items, source=deep))) == 3
+    endless = asyncio.run(zygotes.request_each(zygote.RUN_PROGRAM, items, source=b"-" * 200_000 + b"1"))
+    assert len(endless) == 1 and endless[0].exit_code != 0
+
+
+def test_what_runs_the_items_can_be_killed_by_one_but_not_read(zygotes):
+    read = """
+import os
+reached = []
+for what in ('mem', 'environ', 'maps', 'fd/128', 'fd/3'):
+    try:
+        open(f'/proc/{os.getppid()}/{what}', 'rb').read(1)
+        reached.append(what)
+    except OSError:
+        pass
+print(reached, [fd for fd in range(3, 400) if os.path.exists(f'/proc/self/fd/{fd}') and fd != 3])
+"""
+    outcomes = each(zygotes, [read] * 3, [b"secret"] * 3)
+    assert [outcome.stdout for outcome in outcomes] == [b"[] []\n"] * 3, outcomes
+    lost = zygotes.lost
+    kill = "import os, time\nprint('before', flush=True)\nos.kill(os.getppid(), 9)\ntime.sleep(30)"
+    outcomes = each(zygotes, ["print(1)", kill, "print(3)"], [b"", b"", b""], wall_s=2)
+    assert outcomes[0].stdout == b"1\n" and len(outcomes) == 2
+    assert outcomes[1].exit_code != 0 and outcomes[1].wall_s < 8
+    stop = "import os, time\nos.kill(os.getppid(), 19)\ntime.sleep(30)"
+    outcomes = each(zygotes, ["print(1)", stop, "print(3)"], [b"", b"", b""], wall_s=1)
+    assert len(outcomes) == 2 and outcomes[1].exit_code != 0 and outcomes[1].wall_s < 8
+    left = run_left(zygotes)
+    assert left == [] and zygotes.lost == lost
+
+
+def run_left(pool):
+    """Processes of the jail that a new program sees besides itself and process 1."""
+    source = "import os\nprint(*[p for p in os.listdir('/proc') if p.isdigit()] if os.path.isdir('/proc/self') else [])"
+    return [p for p in asyncio.run(pool.run(source)).stdout.split() if int(p) > 1][1:]
+
+
+def test_an_item_that_leaves_a_child_behind_does_not_reach_the_next(zygotes):
+    leave = """
+import os, time
+try:
+    if not os.fork():
+        os.setsid()
+        if not os.fork():
+            while True:
+                open('planted', 'w').write('x')
+                time.sleep(0.001)
+        os._exit(0)
+except OSError:
+    pass
+"""
+    look = "import os, time\ntime.sleep(0.02)\nprint(os.path.exists('planted'))"
+    outcomes = each(zygotes, [leave, look], [b"", b""])
+    assert [outcome.stdout for outcome in outcomes] == [b"", b"False\n"]
