@@ -18,6 +18,7 @@ def register_rewards():
     from rufus_plugins.rewards.science_answer import ScienceAnswer
     from rufus_plugins.rewards.search_answer import SearchAnswer
     from rufus_plugins.rewards.task_tests import TaskTests
+    from rufus_plugins.rewards.verifiers import VerifiersReward
     from rufus_plugins.rewards.weighted import Weighted
 
     return {
@@ -34,6 +35,7 @@ def register_rewards():
         "science_answer": ScienceAnswer,
         "search_answer": SearchAnswer,
         "task_tests": TaskTests,
+        "verifiers": VerifiersReward,
         "weighted": Weighted,
     }
 

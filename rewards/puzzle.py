@@ -1,6 +1,6 @@
 """Puzzles: a Python checker decides (Rufus-Air, Reasoning RL). The checker runs only in the sandbox.
 
-`ground_truth`, a mapping or its JSON, is one of
+`ground_truth` (or `artifacts["puzzle"]` of an environment), a mapping or its JSON, is one of
 
 - `{"dataset": NAME, "entry": {...}, "config": {...}?}`: reasoning-gym's scorer for an entry of its dataset; an entry
   alone will do if its metadata names the `source_dataset`;
@@ -82,7 +82,8 @@ class Puzzle:
         self._limits = Limits(wall_s=self.timeout_s, memory_mb=self.memory_mb)
 
     async def __call__(self, trajectory: Trajectory) -> Score:
-        record = _record(trajectory.task.ground_truth)
+        truth = trajectory.task.ground_truth
+        record = _record(trajectory.artifacts.get("puzzle") if truth in (None, "") else truth)
         answer = puzzle_answer(trajectory.response)
         if answer is None:
             return Score(0.0, {"answered": False}, "no answer")

@@ -8,15 +8,19 @@ def register_environments():
     from rufus_plugins.rollouts.environments.conversation import Conversation
     from rufus_plugins.rollouts.environments.functions import Functions
     from rufus_plugins.rollouts.environments.mcp import Mcp
+    from rufus_plugins.rollouts.environments.reasoning_gym import ReasoningGym
     from rufus_plugins.rollouts.environments.search import Search
     from rufus_plugins.rollouts.environments.shell import Shell
+    from rufus_plugins.rollouts.environments.verifiers import Verifiers
 
     return {
         "conversation": Conversation,
         "functions": Functions,
         "mcp": Mcp,
+        "reasoning_gym": ReasoningGym,
         "search": Search,
         "shell": Shell,
+        "verifiers": Verifiers,
     }
 
 

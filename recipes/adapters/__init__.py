@@ -1,0 +1,1 @@
+"""Prompts for environments that other projects define."""
