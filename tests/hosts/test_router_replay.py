@@ -86,6 +86,7 @@ def test_metrics_come_once_per_step_over_all_ranks_and_mini_batches(ranks):
         assert metrics["first"] == []
         assert metrics["last"] == {
             "routing_replay/match_rate": [1.0],
+            "routing_replay/match_rate_fresh": [1.0],
             "routing_replay/native_share": [0.0],
             # two mini-batches, two ranks, int16, 4 layers, 2 experts
             "routing_replay/bytes": [2 * 2 * tokens * 4 * 2 * 2.0],
@@ -211,6 +212,14 @@ def test_off_leaves_verls_config_alone(model, mode):
     before = OmegaConf.to_container(made)
     router_replay_config.apply(made)
     assert OmegaConf.to_container(made) == before
+
+
+@pytest.mark.parametrize("engine, noted", [("disabled", True), ("R3", False)])
+def test_routes_that_nobody_replays_are_noted(model, capsys, engine, noted):
+    made = config(model, "off", "megatron", **{"actor_rollout_ref.rollout.enable_rollout_routing_replay": True})
+    made.actor_rollout_ref.actor.megatron.router_replay.mode = engine
+    router_replay_config.apply(made)
+    assert ("the actor replays nothing" in capsys.readouterr().err) is noted
 
 
 @pytest.mark.parametrize(

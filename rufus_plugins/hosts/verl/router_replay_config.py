@@ -7,6 +7,7 @@ verl 0.9.1 itself ignores the mode on FSDP without a word (verl#5392).
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 from rufus_plugins.errors import ConfigError
@@ -24,11 +25,12 @@ ROLLOUTS = ("transformers", "vllm", "sglang")
 def apply(config: Any) -> None:
     """Sets verl's keys. Raises `ConfigError` for a combination in which nothing would be replayed."""
     mode = mode_of(config)
+    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     if mode == "disabled":
+        _note_unused_routes(actor, rollout)
         return
     from omegaconf import open_dict
 
-    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     if actor.strategy not in SECTIONS:
         raise ConfigError(
             f"rufus.routing_replay does not exist for actor_rollout_ref.actor.strategy={actor.strategy}. It exists for "
@@ -65,6 +67,19 @@ def mode_of(config: Any) -> str:
     if not isinstance(chosen, str) or chosen not in MODES:
         raise ConfigError(f"rufus.routing_replay={chosen!r}: there are {', '.join(MODES)}")
     return MODES[chosen]
+
+
+def _note_unused_routes(actor: Any, rollout: Any) -> None:
+    """verl's own key makes the rollout answer routes; that alone replays nothing."""
+    engine = actor.get(SECTIONS.get(actor.strategy, "")) or {}
+    used = (engine.get("router_replay") or {}).get("mode", "disabled") != "disabled"
+    if rollout.get("enable_rollout_routing_replay", False) and not used:
+        print(
+            "rufus: actor_rollout_ref.rollout.enable_rollout_routing_replay=True, but the actor replays nothing "
+            "(verl's load-balance metrics read the routes): for replay set rufus.routing_replay=rollout",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _check_rollout(rollout: Any) -> None:
