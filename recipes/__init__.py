@@ -59,6 +59,13 @@ def rlhf_stage() -> Stage:
     return Stage("rlhf", "rlhf/train", prepare, reads="search_agent")
 
 
+def verifiers_stage() -> Stage:
+    """Tasks of a `verifiers` taskset as records. Data only: `rufus prepare verifiers --input TASKSET`."""
+    from rufus_plugins.recipes.adapters.verifiers import prepare
+
+    return Stage("verifiers", "", prepare)
+
+
 @hookimpl
 def register_stages():
     return {
@@ -70,4 +77,5 @@ def register_stages():
         "general_agent": general_agent_stage,
         "search_agent": search_agent_stage,
         "rlhf": rlhf_stage,
+        "verifiers": verifiers_stage,
     }
