@@ -4,7 +4,7 @@ Every command runs in a bash of its own that first takes over what the last one 
 aliases, `set`, `shopt`, `umask`, the folder) and leaves its own state when it ends, by `exit` too. A command that is
 killed, or that replaces or kills its shell, leaves the state as it was before it. Background processes and files stay
 because the sandbox does. Standard output and error come in one stream, in order. Not kept: `jobs`, open descriptors,
-traps.
+traps, and functions named unset, set, builtin, eval, exit, trap or return.
 
 The verifier never runs in such a session: what a model did to its shell cannot reach it.
 """
@@ -23,20 +23,33 @@ _SKIPPED = (
     "HOSTTYPE|MACHTYPE|OSTYPE|OPTIND|OPTERR|SHLVL|PWD|_|__rufus*"
 )
 
-# Builtins only: PATH, IFS and options are the model's to break. Two slots by turns, so that a save that is cut off by a
-# kill never becomes the state.
+# Builtins only: PATH, IFS and options are the model's to break. Functions and aliases that take the names of builtins
+# are too, but a few would lock the model out of its own shell (`eval() { :; }`): those are dropped, found by the one
+# mode in which such builtins come before functions, which an assignment switches on. It changes other options, hence
+# the copy of BASHOPTS. Two slots by turns, so that a save that is cut off by a kill never becomes the state.
 _SCRIPT = r"""exec 2>&1
 __rufus_d=@FOLDER@; __rufus_n=@SLOT@
 __rufus_save() {
-  __rufus_code=$1; [ -n "${__rufus_saved-}" ] && return "$__rufus_code"; __rufus_saved=1
-  { builtin set +o; builtin shopt -p; } >"$__rufus_d/options.$__rufus_n"
+  __rufus_code=$1; __rufus_b=:$BASHOPTS: __rufus_o=:$SHELLOPTS:
+  POSIXLY_CORRECT=1; unset -f unset set builtin eval exit trap return || :; set +o posix; unset POSIXLY_CORRECT
+  if [[ ${__rufus_saved-} ]]; then return "$__rufus_code"; fi
+  __rufus_saved=1
+  {
+    builtin set +o; builtin shopt -p
+    if [[ $__rufus_o == *:posix:* ]]; then builtin echo "set -o posix"; fi
+    for __rufus_v in expand_aliases inherit_errexit interactive_comments shift_verbose sourcepath; do
+      if [[ $__rufus_b == *:$__rufus_v:* ]]; then builtin echo "shopt -s $__rufus_v"
+      else builtin echo "shopt -u $__rufus_v"; fi
+    done
+  } >"$__rufus_d/options.$__rufus_n"
   builtin set +eufnxv +o posix; builtin trap - DEBUG ERR RETURN
   {
-    builtin declare -f; builtin alias -p; builtin umask -p
+    builtin alias -p; builtin umask -p
     builtin mapfile -t __rufus_names < <(builtin compgen -v)
     for __rufus_v in "${__rufus_names[@]}"; do
       case "$__rufus_v" in @SKIPPED@) ;; *) builtin declare -p "$__rufus_v";; esac
     done
+    builtin declare -f  # last: they may have the names of what restores the rest
   } >"$__rufus_d/state.$__rufus_n"
   builtin printf %s "$PWD" >"$__rufus_d/cwd.$__rufus_n" && builtin printf '%s\n' "$__rufus_n" >"$__rufus_d/last"
   return "$__rufus_code"
@@ -58,9 +71,9 @@ fi
 unset __rufus_saved
 trap '{ __rufus_save $?; } 2>/dev/null' EXIT
 { eval "$__rufus_options"; } 2>/dev/null
-eval @COMMAND@
+\eval @COMMAND@
 { __rufus_save $?; } 2>/dev/null
-exit "$__rufus_code"
+\exit "$__rufus_code"
 """
 
 

@@ -96,6 +96,22 @@ def test_it_keeps_the_contract_of_environments():
         ("trap 'echo bye' EXIT; y=7", "echo $y", "7"),
         ("sleep 500 & echo $! > /tmp/pid", "kill -0 $(cat /tmp/pid) && echo alive", "alive"),
         ("exec 1>&- 2>&-; z=1", "echo $z", "1"),
+        # a function in the place of a builtin does not lock the model out of its shell
+        ("eval() { echo no; }; exit() { echo no; }; q=4", "echo $q", "4"),
+        ("unset() { :; }; set() { :; }; builtin() { :; }; trap() { :; }; return() { :; }; q=4", "echo $q", "4"),
+        (
+            "printf() { echo mine; }; declare() { :; }; cd() { builtin cd /usr; }; q=4",
+            "cd; echo $q $PWD; printf x",
+            "4 /usr\nmine",
+        ),
+        ("shopt -s expand_aliases; alias eval='echo no' exit='echo no' ll='echo hi'", "ll", "hi"),
+        ("set -o posix; shopt -u expand_aliases", "shopt -oq posix; echo $?; shopt -q expand_aliases; echo $?", "0\n1"),
+        ("shopt -s inherit_errexit", "shopt -q inherit_errexit; echo $?; shopt -oq posix; echo $?", "0\n1"),
+        (
+            ":",
+            "shopt -q inherit_errexit; echo $?; shopt -q expand_aliases; echo $? ${POSIXLY_CORRECT-none}",
+            "1\n1 none",
+        ),
     ],
 )
 def test_what_one_command_leaves_the_next_one_finds(before, command, wanted):
