@@ -3,6 +3,13 @@
 from rufus_plugins import Stage, hookimpl
 
 
+def sft_stage() -> Stage:
+    """SFT on normalised conversations, with verl's SFT trainer: `+stage=sft`."""
+    from rufus_plugins.recipes.sft.prepare import prepare
+
+    return Stage("sft", "sft/train", prepare, metric="loss")
+
+
 def coding_rl_stage() -> Stage:
     """Coding RL: GSPO, reward 1 iff all sandboxed tests pass."""
     from rufus_plugins.recipes.coding_rl.prepare import prepare
@@ -69,6 +76,7 @@ def verifiers_stage() -> Stage:
 @hookimpl
 def register_stages():
     return {
+        "sft": sft_stage,
         "coding_rl": coding_rl_stage,
         "coding_agent": coding_agent_stage,
         "search_corpus": search_corpus_stage,
@@ -79,3 +87,10 @@ def register_stages():
         "rlhf": rlhf_stage,
         "verifiers": verifiers_stage,
     }
+
+
+@hookimpl
+def register_data_filters():
+    from rufus_plugins.recipes.data.filters import FILTERS
+
+    return FILTERS

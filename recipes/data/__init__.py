@@ -10,6 +10,14 @@ TOOLS: dict[str, tuple[str, str]] = {
         "rufus_plugins.recipes.data.tokenise:Tokenise",
         "conversations to token ids and loss masks, as the chat template writes them",
     ),
+    "show-mask": (
+        "rufus_plugins.recipes.data.show_mask:ShowMask",
+        "a conversation with the supervised tokens in colour",
+    ),
+    "mixture": (
+        "rufus_plugins.recipes.data.mixture:Mixture",
+        "shares of samples and of supervised tokens by category, and weights to another mixture",
+    ),
     "decontaminate": (
         "rufus_plugins.recipes.data.decontaminate:Decontaminate",
         "set aside what a benchmark also holds: n-grams, then near matches for review",
@@ -33,5 +41,17 @@ TOOLS: dict[str, tuple[str, str]] = {
     "preference-accuracy": (
         "rufus_plugins.recipes.rlhf.accuracy:PreferenceAccuracy",
         "how often a reward model prefers what people preferred",
+    ),
+    "solve-rate": (
+        "rufus_plugins.recipes.data.solve_rate:SolveRate",
+        "sample answers with any model, score them with any reward, note how often each record is solved",
+    ),
+    "filter": (
+        "rufus_plugins.recipes.data.filter:Filter",
+        "keep what registered filters keep: difficulty bands, teacher-correct, closed book and others",
+    ),
+    "trajectories": (
+        "rufus_plugins.recipes.data.trajectories:Trajectories",
+        "rejection sampling: answers or episodes with tools, the right ones as conversations",
     ),
 }
