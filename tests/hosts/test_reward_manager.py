@@ -125,6 +125,14 @@ def test_the_reward_sees_task_text_and_tokens(manager):
     assert all(type(i) is int for i in segment.response_ids)
 
 
+def test_the_reward_sees_which_tokens_were_sampled_in_each_segment(manager):
+    told = {"sampled": [(np.array([1, 0], np.uint8), np.array([-0.5, 0.0])), (np.array([0, 1, 1], np.uint8), None)]}
+    run(manager(), data(outputs=(("p", "ab"), ("q", "cde")), trajectory=told))
+    first, second = seen[0].segments
+    assert (first.response_mask, first.response_logprobs) == ([1, 0], [-0.5, 0.0])
+    assert (second.response_mask, second.response_logprobs) == ([0, 1, 1], None)
+
+
 def test_several_outputs_are_the_segments_of_one_rollout_without_their_padding(manager):
     run(manager(), data(outputs=(("long prompt", "a"), ("p", "answer"))))
     [trajectory] = seen

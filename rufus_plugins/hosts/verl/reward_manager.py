@@ -73,12 +73,14 @@ class RufusRewardManager(RewardManagerBase):
 
     def trajectory(self, data: DataProto) -> Trajectory:
         """What the reward sees. An agent loop's own `extra_fields["trajectory"]` (messages, tool_calls, artifacts,
-        termination, turns, metrics) goes in as it is; otherwise the response is one assistant message."""
+        termination, turns, metrics) goes in as it is; otherwise the response is one assistant message. Its `sampled`
+        is (mask, log-probabilities) per segment, which verl does not hand to rewards (agent_loop.py:967)."""
         items = [data[row] for row in range(len(data))]
         fields = items[-1].non_tensor_batch
-        segments = tuple(_segment(item) for item in items)
         extra = fields.get("tool_extra_fields") or {}
         told: Mapping[str, Any] = extra.get("trajectory") or {}
+        sampled = told.get("sampled") or [None] * len(items)
+        segments = tuple(_segment(item, own) for item, own in zip(items, sampled, strict=True))
         text = self.tokenizer.decode(segments[-1].response_ids, skip_special_tokens=True)
         return Trajectory(
             task=task_of(fields),
@@ -117,13 +119,15 @@ def _check(score: Any, reward: Any) -> None:
         raise ValueError(f"{type(reward).__name__} returned the score {score.value}")
 
 
-def _segment(item: Any) -> ContextSegment:
+def _segment(item: Any, told: Any = None) -> ContextSegment:
     prompt, response = item.batch["prompts"], item.batch["responses"]
     mask = item.batch["attention_mask"]
     prompt_length = int(item.non_tensor_batch.get("prompt_len", mask[: len(prompt)].sum()))
     response_length = int(item.non_tensor_batch.get("response_len", mask[len(prompt) :].sum()))
-    own = item.batch.get("response_mask", None)
-    logprobs = item.batch.get("rollout_log_probs", None)
+    if told is not None:
+        own, logprobs = (None if column is None else np.asarray(column) for column in told)
+    else:
+        own, logprobs = item.batch.get("response_mask", None), item.batch.get("rollout_log_probs", None)
     return ContextSegment(
         prompt_ids=prompt[:prompt_length].tolist(),
         response_ids=response[:response_length].tolist(),
