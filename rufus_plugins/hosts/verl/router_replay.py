@@ -70,6 +70,8 @@ def replaying(stock: type) -> type:
             self._open: ExitStack | None = None
             self._recorder: Any = None
             self._counts: Any = None
+            self._fresh: Any = None
+            self._updated = False
             self._bytes = 0
             super().__init__(model_config, engine_config, *args, **kwargs)
 
@@ -135,6 +137,8 @@ def replaying(stock: type) -> type:
             else:
                 counts = self._replayed.counts()
                 self._counts = counts if self._counts is None else self._counts + counts
+                if not self._updated:
+                    self._fresh = self._counts
             return outputs
 
         def _rows_of(self, micro_batch: Any, output_args: Any, shape: Any) -> tuple[Any, Any]:
@@ -171,7 +175,7 @@ def replaying(stock: type) -> type:
                 rows = rows.masked_fill((rows == 0).all(1, keepdim=True), -1)
             present = rows.new_ones(rows.shape[0], dtype=bool)
             present[offsets[1:] - 1] = False  # the last token was sampled, never routed
-            self._refuse_empty(rows, present, micro_batch, offsets)
+            present &= self._of_rollouts(rows, present, micro_batch, offsets)
             if "pad_size" in output_args:
                 return self._packed(rows, present, output_args["pad_size"])
             return _padded(rows, offsets, shape), _padded(present, offsets, shape)
@@ -189,29 +193,33 @@ def replaying(stock: type) -> type:
                 present = slice_input_tensor(present, dim=0, padding=False)
             return rows, present
 
-        def _refuse_empty(self, rows: Any, present: Any, micro_batch: Any, offsets: Any) -> None:
-            """A trained sequence without a single choice means that the rollout gave no routes."""
+        def _of_rollouts(self, rows: Any, present: Any, micro_batch: Any, offsets: Any) -> Any:
+            """bool `[tokens]`: False in sequences without a single choice, which nobody sampled: the rows that make a
+            batch divisible (trainer/ppo/padding_utils.py) and rollouts that were lost before their first token.
+            One that is trained on means that the rollout gave no routes: `RoutesError`."""
             import torch
 
             from rufus_plugins.algos.routing_replay.replay import valid_rows
             from rufus_plugins.algos.routing_replay.routers import RoutesError
 
             holds = valid_rows(rows, self._routers.num_experts).any(1)
-            loss_mask = micro_batch.get("loss_mask", None)
-            if loss_mask is None:
-                return
-            if loss_mask.is_nested:
-                trained = _per_sequence(loss_mask.values() != 0, loss_mask.offsets())
-            else:
-                trained = (loss_mask != 0).sum(-1)
             lengths = offsets.diff()
-            empty = (trained > 0) & (_per_sequence(holds & present, offsets) == 0) & (lengths > 1)
-            if bool(empty.any()):
-                where = torch.nonzero(empty).flatten().tolist()
-                raise RoutesError(
-                    f"routing replay is on, but the sequences {where} of this micro-batch have no routes: the rollout "
-                    "answered none for them (rollout.enable_rollout_routing_replay, and an engine that supports it)"
-                )
+            some = _per_sequence(holds & present, offsets) > 0
+            loss_mask = micro_batch.get("loss_mask", None)
+            if loss_mask is not None:
+                if loss_mask.is_nested:
+                    trained = _per_sequence(loss_mask.values() != 0, loss_mask.offsets())
+                else:
+                    trained = (loss_mask != 0).sum(-1)
+                empty = (trained > 0) & ~some & (lengths > 1)
+                if bool(empty.any()):
+                    where = torch.nonzero(empty).flatten().tolist()
+                    raise RoutesError(
+                        f"routing replay is on, but the sequences {where} of this micro-batch have no routes: the "
+                        "rollout answered none for them (rollout.enable_rollout_routing_replay, and an engine that "
+                        "supports it)"
+                    )
+            return some.repeat_interleave(lengths)
 
         def _recorded(self, micro_batch: Any, output_args: Any) -> Any:
             """What the routers chose, in verl's layout: int16 jagged `[sequences, tokens, num_layers, top_k]`."""
@@ -238,11 +246,13 @@ def replaying(stock: type) -> type:
             outputs = super().train_batch(data, loss_function)
             if self._replay_mode == "disabled":
                 return outputs
+            self._updated = True
             from verl.utils import tensordict_utils as tu
 
             # engine_workers.py:308 marks the last mini-batch of a step: counts are reported once, for all of them
             last = tu.get_non_tensor_data(data, key="update_lr_scheduler", default=True)
             metrics = self._step_metrics() if last else {}
+            self._updated = not last
             if self.is_mp_src_rank_with_outputs():
                 grad_norm = float(outputs["metrics"]["grad_norm"])
                 for name, value in {**metrics, "grad_norm_max": grad_norm}.items():
@@ -256,10 +266,11 @@ def replaying(stock: type) -> type:
 
             if self._counts is None:
                 return {}
-            counts = torch.cat([self._counts, self._counts.new_tensor([self._bytes])]).to(get_device_id())
-            self._counts, self._bytes = None, 0
+            counts = [self._counts, self._fresh[:2], self._counts.new_tensor([self._bytes])]
+            counts = torch.cat(counts).to(get_device_id())
+            self._counts, self._fresh, self._bytes = None, None, 0
             torch.distributed.all_reduce(counts)
-            same, replayed, everything, held = counts.tolist()
+            same, replayed, everything, same_fresh, fresh, held = counts.tolist()
             match = same / replayed if replayed else float("nan")
             if match < LOW_MATCH and self.rank == 0:
                 print(
@@ -269,6 +280,7 @@ def replaying(stock: type) -> type:
                 )
             return {
                 "routing_replay/match_rate": match,
+                "routing_replay/match_rate_fresh": same_fresh / fresh if fresh else float("nan"),
                 "routing_replay/native_share": 1 - replayed / everything,
                 "routing_replay/bytes": float(held / self.ulysses_sequence_parallel_size),
             }
