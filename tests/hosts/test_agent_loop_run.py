@@ -3,6 +3,7 @@
 One run of two steps. The model knows its script by heart (lookup_plugin), so each ending is known beforehand.
 """
 
+import ast
 import json
 import os
 import subprocess
@@ -25,6 +26,7 @@ COMPACTION = {
 }
 PROMPT, RESPONSE = 340, 200
 SAMPLES = 8
+LOST_CALLS = 11
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +35,7 @@ def folder(tmp_path_factory):
     import pyarrow.parquet as pq
     import torch
 
+    from rufus_plugins.recipes.tiny.by_heart import small_model, teach
     from rufus_plugins.rollouts.episode import Limits
     from rufus_plugins.rollouts.rules import EpisodeRules
 
@@ -47,16 +50,13 @@ def folder(tmp_path_factory):
         import lookup_plugin
 
         torch.set_num_threads(1)
-        model, tokenizer = lookup_plugin.small_model()
+        model, tokenizer = small_model()
         rules = EpisodeRules(compaction=COMPACTION, retries=0)
-        lessons = lookup_plugin.lessons(
-            "glm4_moe", tokenizer, model.config.eos_token_id, rules, Limits(PROMPT + RESPONSE, RESPONSE)
-        )
-        lookup_plugin.teach(model, lessons)
+        teach(model, lookup_plugin.lessons(tokenizer, rules, Limits(PROMPT + RESPONSE, RESPONSE)))
         model.save_pretrained(folder / "model")
         tokenizer.save_pretrained(folder / "model")
         rows = []
-        for word in lookup_plugin.WORDS:
+        for word in lookup_plugin.PRICES:
             task = lookup_plugin.task(word)
             rows.append(
                 {
@@ -101,6 +101,7 @@ def run(folder):
         "RAY_worker_niceness": "0",
         "VERL_FILE_LOGGER_PATH": str(metrics),
         "RUFUS_TEST_TRAJECTORIES": str(seen),
+        "RUFUS_TEST_LOST_CALLS": str(LOST_CALLS),
     }
     with log.open("wb") as out:
         process = subprocess.Popen(
@@ -124,30 +125,58 @@ def test_probabilities_agree_over_turns_with_tool_tokens(run):
         assert metrics["training/rollout_probs_diff_valid"] == 1
         assert metrics["training/rollout_probs_diff_max"] < 1e-6
         assert metrics["rufus/rollout/tokens_context/mean"] > 20
-        assert metrics["rufus/rollout/tool_calls/mean"] > 0.5
+        assert metrics["rufus/rollout/tool_calls/mean"] > 0.9
         assert metrics["actor/grad_norm"] > 0
 
 
-def test_routes_stay_aligned_with_tokens_over_turns(run):
-    """A row that is off by one changes logits by whole units: equal probabilities under replay
-    say that none is. The share that the trainer would choose itself is below 1 where a near tie flips."""
+def test_routes_are_those_of_the_trainer_row_by_row_over_turns_and_segments(run):
+    """Under the weights that sampled, the trainer chooses as the rollout did for every token of prompts, turns and
+    tools; a row that is off by one would not. No row of a rollout goes native."""
     for metrics in run[0].values():
-        [match] = [value for key, value in metrics.items() if key.endswith("routing_replay/match_rate")]
-        assert match > 0.99
-        assert metrics["training/rollout_probs_diff_max"] < 1e-6
+        assert metrics["actor/routing_replay/match_rate_fresh"] == 1.0
+        assert metrics["actor/routing_replay/native_share"] == 0.0
+        assert metrics["actor/routing_replay/match_rate"] > 0.99  # later mini-batches meet updated weights
 
 
 def test_compacted_rollouts_train_on_all_their_segments(run):
     steps, seen, _ = run
-    assert any(len(line["segments"]) == 2 for line in seen)
     for line in seen:
+        assert len(line["segments"]) == (2 if line["metrics"]["compactions"] else 1)
         for segment in line["segments"]:
             assert len(segment["response"]) == len(segment["mask"]) == len(segment["logprobs"])
             assert sum(segment["mask"]) > 0
     for metrics in steps.values():
-        assert metrics["rufus/rollout/compactions/total"] > 0
-        assert metrics["rufus/groups/segments_per_rollout/max"] == metrics["rufus/rollout/segments/max"] > 1
+        assert metrics["rufus/rollout/compactions/total"] >= SAMPLES - 2  # of the long word's rollouts
+        assert metrics["rufus/groups/segments_per_rollout/max"] == metrics["rufus/rollout/segments/max"] == 2
         assert metrics["rufus/rollout/tokens_diverged/total"] == 0
+
+
+def test_the_tokens_that_are_trained_are_those_the_model_said(run, folder):
+    """Recomputed from the message log: mask 1 holds each turn's text and its end, in order, and nothing of the tool."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder / "model")
+    compared = 0
+    for line in run[1]:
+        said = ""
+        for segment in line["segments"]:
+            said += tokenizer.decode([i for i, m in zip(segment["response"], segment["mask"], strict=True) if m])
+        turns = [m for m in line["messages"] if m["role"] == "assistant" or m.get("name") == "compaction"]
+        expected = ""
+        for turn in turns:
+            calls = ast.literal_eval(turn.get("tool_calls", "[]"))
+            if len(calls) > 1 or any(not isinstance(c["function"]["arguments"], dict) for c in calls):
+                break
+            text = turn["content"]
+            for call in calls:
+                pairs = call["function"]["arguments"].items()
+                pairs = "".join(f"<arg_key>{k}</arg_key>\n<arg_value>{v}</arg_value>\n" for k, v in pairs)
+                text += f"<tool_call>{call['function']['name']}\n{pairs}</tool_call>"
+            expected += f"\n<think></think>\n{text}" + ("<|observation|>" if calls else "<|endoftext|>")
+        else:
+            assert said == expected
+            compared += 1
+    assert compared >= 0.9 * len(run[1])
 
 
 def test_the_model_reads_special_tokens_of_the_tool_as_text(run, folder):
@@ -166,21 +195,25 @@ def test_the_model_reads_special_tokens_of_the_tool_as_text(run, folder):
         assert "<|user|> costs" in tokenizer.decode(context)
         assert context.count(user) == 0 and context.count(response_end) <= tools
         looked += 1
-    assert looked
+    assert looked >= SAMPLES
 
 
 def test_a_lost_sandbox_is_retried_then_left_out_and_never_scored(run):
     steps, seen, log = run
-    assert "grape" not in {line["task"] for line in seen if line["ending"] == "sandbox_lost"}
-    for metrics in steps.values():
-        lost = metrics["rufus/faults/sandbox_lost"]
-        assert 1 <= lost == metrics["rufus/endings/sandbox_lost/total"] <= 4
-        assert metrics["rufus/rollout/retries/total"] >= lost
+    assert not [line for line in seen if line["ending"] == "sandbox_lost"]
+    # each of the group's rollouts loses at most two sandboxes, its own and that of its retry
+    first = steps[1]
+    lost = first["rufus/faults/sandbox_lost"]
+    assert LOST_CALLS - SAMPLES <= lost <= LOST_CALLS // 2
+    assert lost == first["rufus/endings/sandbox_lost/total"] == first["rufus/faults"]
+    assert first["rufus/rollout/retries/total"] == LOST_CALLS - lost
+    assert first["rufus/groups/rollouts_outside"] == lost
+    assert steps[2]["rufus/faults"] == 0
     assert "the dictionary's machine is gone" in log
 
 
 def test_every_rollout_has_an_ending_of_ours(run):
     for metrics in run[0].values():
         endings = {k.split("/")[2]: v for k, v in metrics.items() if k.startswith("rufus/endings/")}
-        assert sum(endings.values()) == 28
-        assert endings.get("answered", 0) > 14
+        assert sum(endings.values()) == 3 * SAMPLES
+        assert endings["answered"] >= 3 * SAMPLES - LOST_CALLS // 2 - 2

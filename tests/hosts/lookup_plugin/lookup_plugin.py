@@ -1,21 +1,25 @@
-"""A plugin for runs with an environment: a tool, a reward, and a teacher from whom a tiny model learns to call it.
+"""A plugin for runs with an environment: a tool, a reward, and a script from which a tiny model learns to call it.
 
-The model knows a script by heart: it calls the tool with the word it is asked for and answers with the price, in one
-of two ways, so that the samples of a group differ. What it does in a run is not a matter of luck.
+The model knows a script by heart: it calls the tool with the word it is asked for and answers with the price, for
+one word in one of two ways, so that its samples differ. What it does in a run is not a matter of luck.
 """
 
+import asyncio
+import itertools
 import json
 import os
 from dataclasses import dataclass
 
 from rufus_plugins import InfrastructureError, Score, Termination, hookimpl
 
-PRICES = {"apple": 3, "chair": 41}
+PRICES = {"apple": 3, "chair": 41, "grape": 7}
+TWO_WAYS = "apple"
+"""The word that is answered in two ways."""
 LONG = "chair"
 """The word whose entry fills the context, so that it is compacted."""
 LOST = "grape"
-"""The word for which the tool's machine is lost."""
-WORDS = (*PRICES, LOST)
+"""The word at which the tool's machine is lost, in the process's first `RUFUS_TEST_LOST_CALLS` calls."""
+_lost_calls = itertools.count()
 
 
 def lookup(word: str) -> str:
@@ -23,7 +27,7 @@ def lookup(word: str) -> str:
 
     word: the word
     """
-    if word == LOST:
+    if word == LOST and next(_lost_calls) < int(os.environ.get("RUFUS_TEST_LOST_CALLS", "0")):
         raise InfrastructureError("the dictionary's machine is gone", Termination.SANDBOX_LOST)
     if word not in PRICES:
         raise KeyError(word)
@@ -49,7 +53,7 @@ class Priced:
                         "prompt": list(s.prompt_ids),
                         "response": list(s.response_ids),
                         "mask": list(s.response_mask),
-                        "logprobs": list(s.response_logprobs or ()),
+                        "logprobs": None if s.response_logprobs is None else list(s.response_logprobs),
                     }
                     for s in trajectory.segments
                 ],
@@ -67,48 +71,35 @@ def register_rewards():
     return {"priced": Priced}
 
 
-class Teacher:
-    """Plays the episodes as they should be, as the driver's policy: calls, then answers with the price."""
+def say(word, short):
+    """What is to be said to a prompt: a call, then the price; a note where the context is full."""
+    call = f"<tool_call>lookup\n<arg_key>word</arg_key>\n<arg_value>{word}</arg_value>\n</tool_call>"
 
-    def __init__(self, tokenizer, word, short):
-        self.tokenizer, self.word, self.short = tokenizer, word, short
-
-    async def generate(self, prompt_ids, max_tokens):
-        from rufus_plugins.rollouts.turns import Sampled
-
-        text = self.tokenizer.decode(prompt_ids)
-        last = text[text.rindex("<|user|>\n") if "<|user|>\n" in text else 0 :]
-        arguments = f"<arg_key>word</arg_key>\n<arg_value>{self.word}</arg_value>"
-        call = f"\n<think></think>\n<tool_call>lookup\n{arguments}\n</tool_call>"
-        price = PRICES.get(self.word, 0)
+    def said(prompt):
+        last = prompt[prompt.rindex("<|user|>\n") :]
         if "context is nearly full" in last:
-            said, end = f"\n<think></think>\nCalled lookup for {self.word}.", "<|endoftext|>"
+            text = f"Called lookup for {word}.<|endoftext|>"
         elif "<|observation|>" in last or "Results of your last calls" in last:
-            answer = str(price) if self.short else f"{self.word} costs {price}"
-            said, end = f"\n<think></think>\n{answer}", "<|endoftext|>"
+            text = f"{PRICES[word]}<|endoftext|>" if short else f"{word} costs {PRICES[word]}<|endoftext|>"
         else:
-            said, end = call, "<|observation|>"
-        return Sampled(self.tokenizer.encode(said + end, add_special_tokens=False), "stop")
+            text = f"{call}<|observation|>"
+        return f"\n<think></think>\n{text}"
+
+    return said
 
 
-def lessons(model_type, tokenizer, end_ids, rules, limits):
-    """The different segments of two episodes per word, as (ids, mask)."""
-    import asyncio
-
+def lessons(tokenizer, rules, limits):
+    """The different segments of an episode per word, and of a second one for one of them."""
     from rufus_plugins.hosts.verl.chat_tokens import ChatTokens
+    from rufus_plugins.recipes.tiny.by_heart import Script, play
     from rufus_plugins.rollouts.environments.functions import Functions
-    from rufus_plugins.rollouts.episode import Episode
 
-    chat = ChatTokens(tokenizer, model_type, end_ids=end_ids)
+    chat = ChatTokens(tokenizer, "glm4_moe")
     found = {}
-    for word in WORDS:
-        for short in (False, True):
-            environment = Functions(functions=["lookup_plugin:lookup"])
-            teacher = Teacher(tokenizer, word, short)
-            rollout = asyncio.run(Episode(task(word), environment, teacher, chat, rules, limits).run())
-            for segment in rollout.trajectory.segments:
-                ids = (*segment.prompt_ids, *segment.response_ids)
-                found[ids] = [0] * len(segment.prompt_ids) + list(segment.response_mask)
+    for word, short in [(TWO_WAYS, True), *((word, False) for word in PRICES)]:
+        environment = Functions(functions=["lookup_plugin:lookup"])
+        played, _ = asyncio.run(play(task(word), environment, chat, Script(tokenizer, say(word, short)), rules, limits))
+        found |= {tuple(ids): mask for ids, mask in played}
     return [(list(ids), mask) for ids, mask in found.items()]
 
 
@@ -116,59 +107,4 @@ def task(word):
     from rufus_plugins import Task
 
     prompt = ({"role": "user", "content": f"What does {word} cost?"},)
-    return Task(word, "prices", prompt, str(PRICES.get(word, 0)))
-
-
-def small_model():
-    """(model, tokenizer): the tiny Glm4Moe with a dense and two MoE layers of half the width: 0.35M parameters."""
-    import torch
-    from transformers import Glm4MoeConfig, Glm4MoeForCausalLM
-
-    from rufus_plugins.recipes.tiny import tokenizer
-    from rufus_plugins.recipes.tiny.model import config
-
-    words = tokenizer.build()
-    fields = config(words).to_dict()
-    for derived in ("mlp_layer_types", "layer_types"):
-        fields.pop(derived, None)
-    sizes = {"hidden_size": 64, "head_dim": 16, "num_hidden_layers": 3, "intermediate_size": 128}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return Glm4MoeForCausalLM(Glm4MoeConfig(**fields | sizes | {"moe_intermediate_size": 64})).float(), words
-
-
-def teach(model, found, until=0.004, steps=200, lr=1e-2):
-    """Supervised steps on the sampled tokens of all lessons at once, until none of them is a matter of luck."""
-    import torch
-
-    longest = max(len(ids) for ids, _ in found)
-    ids = torch.tensor([i + [0] * (longest - len(i)) for i, _ in found])
-    mask = torch.tensor([m + [0] * (longest - len(m)) for _, m in found])[:, 1:]
-    attention = torch.tensor([[1] * len(i) + [0] * (longest - len(i)) for i, _ in found])
-    unsure = torch.tensor(undecided(found))[:, 1:]
-    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0.0)
-    model.train()
-    for step in range(steps):
-        logits = model(input_ids=ids, attention_mask=attention, use_cache=False).logits[:, :-1]
-        losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none") * mask
-        if (losses * ~unsure).sum() < until * mask.sum():
-            model.eval()
-            return step
-        optimizer.param_groups[0]["lr"] = lr * min((step + 1) / 5, 1)
-        optimizer.zero_grad()
-        (losses.sum() / mask.sum()).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-    raise AssertionError(f"after {steps} steps the model does not know the script: loss {losses.sum() / mask.sum()}")
-
-
-def undecided(found):
-    """Per lesson and token: whether another lesson goes on differently after the same beginning."""
-    next_of = {}
-    for ids, _ in found:
-        for at in range(1, len(ids)):
-            next_of.setdefault(tuple(ids[:at]), set()).add(ids[at])
-    longest = max(len(ids) for ids, _ in found)
-    return [
-        [0 < at < len(ids) and len(next_of[tuple(ids[:at])]) > 1 for at in range(longest)] for ids, _ in found
-    ]
+    return Task(word, "prices", prompt, str(PRICES[word]))
