@@ -19,7 +19,7 @@ from rufus_plugins.recipes.data.normalise import schema
 from rufus_plugins.recipes.data.records import Raw, Refused
 from rufus_plugins.recipes.data.run import Job
 from rufus_plugins.recipes.data.texts import text_of
-from rufus_plugins.types import Fault, Termination
+from rufus_plugins.types import CallStatus, Fault, Termination
 
 
 @dataclass(kw_only=True)
@@ -57,6 +57,9 @@ class Trajectories(Asking):
             if any(m.get("name") == "compaction" and m["role"] == "user" for m in body["messages"]):
                 self.notes["right_but_compacted"] += 1  # no context of the episode held this conversation
                 continue
+            if any(call["status"] == CallStatus.MALFORMED for call in body["tool_calls"]):
+                self.notes["right_with_unreadable_call"] += 1  # no chat template can write it again
+                continue
             opening = body.get("opening") or self._plan.prompt_of(task)
             messages = [_message(m) for m in (*opening, *body["messages"])]
             digest = hashlib.sha256(json.dumps(messages, sort_keys=True).encode()).hexdigest()
@@ -87,17 +90,13 @@ def _message(message: Mapping[str, Any]) -> dict[str, Any]:
         if message.get(key):
             made[key] = message[key]
     if message.get("tool_calls"):
-        if any(isinstance(call["function"]["arguments"], str) for call in message["tool_calls"]):
-            made["train"] = False  # a call that could not be read is context, nothing to learn
         made["tool_calls"] = [
             {
                 "id": call.get("id", ""),
                 "type": "function",
                 "function": {
                     "name": call["function"]["name"],
-                    "arguments": call["function"]["arguments"]
-                    if isinstance(call["function"]["arguments"], str)
-                    else json.dumps(call["function"]["arguments"], ensure_ascii=False),
+                    "arguments": json.dumps(call["function"]["arguments"], ensure_ascii=False),
                 },
             }
             for call in message["tool_calls"]
