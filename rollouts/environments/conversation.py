@@ -5,7 +5,7 @@
 
 A record brings the opening (`prompt`) and what follows:
 
-- `extra["turns"]`: the user's further messages, a list of texts (or its JSON). They are said in order whatever the
+- `extra["user_turns"]`: the user's further messages, a list of texts (or its JSON). They are said in order whatever the
   model answers; the answer to the last one is the final turn, which the reward scores.
 - `extra["user"]`: what the teacher plays: who the user is, what they want, what they will add, change or distract with.
 
@@ -72,7 +72,7 @@ class Conversation:
     async def start(self, task: Task) -> Sequence[Message]:
         """Raises `DataError` for a record that brings nobody to talk to."""
         self._chosen = for_task(self, task)
-        self._script = _turns(task.extra.get("turns"))
+        self._script = _turns(task.extra.get("user_turns"))
         self._user = str(task.extra.get("user") or self._chosen.default_user)
         opening = [dict(message) for message in task.prompt]
         self._log = [
@@ -136,8 +136,8 @@ def _turns(value: Any) -> list[str]:
         try:
             value = json.loads(value) if value.strip() else []
         except ValueError as error:
-            raise DataError(f"the task's `turns` is no JSON list: {error}") from None
+            raise DataError(f"the task's `user_turns` is no JSON list: {error}") from None
     value = [] if value is None else value
     if not isinstance(value, list | tuple) or not all(isinstance(turn, str) and turn.strip() for turn in value):
-        raise DataError(f"the task's `turns` is {str(value)[:200]!r}; a list of texts is needed")
+        raise DataError(f"the task's `user_turns` is {str(value)[:200]!r}; a list of texts is needed")
     return list(value)

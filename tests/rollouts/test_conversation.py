@@ -64,7 +64,7 @@ def played(texts, *lines, config=None, asked=None):
 
 @pytest.mark.parametrize("turns", [["No rain.", "Short."], '["No rain.", "Short."]'])
 def test_scripted_turns_are_said_in_order_and_the_last_answer_ends_it(turns):
-    rollout = play(Conversation(), "Rain, rain.", "Sun.", "S.", asked=task(turns=turns))
+    rollout = play(Conversation(), "Rain, rain.", "Sun.", "S.", asked=task(user_turns=turns))
     trajectory = rollout.trajectory
     assert talk(trajectory) == [
         ("assistant", "Rain, rain."), ("user", "No rain."), ("assistant", "Sun."), ("user", "Short."), ("assistant", "S."),
@@ -83,15 +83,15 @@ def test_without_turns_it_is_one_turn_and_it_keeps_the_contract():
 
 
 def test_a_script_may_open_the_conversation_and_be_longer_than_the_limit():
-    asked = task(OPENING[:1], turns=[f"turn {i}" for i in range(8)])
+    asked = task(OPENING[:1], user_turns=[f"turn {i}" for i in range(8)])
     rollout = play(Conversation(max_user_turns=2), *"abcdefgh", asked=asked)
     assert rollout.trajectory.response == "h" and rollout.trajectory.metrics["user_turns"] == 7
 
 
 @pytest.mark.parametrize("turns", ["not json", '{"a": 1}', [""], [3], 7])
 def test_turns_that_cannot_be_read_are_a_bad_record(turns):
-    with pytest.raises(DataError, match="turns"):
-        asyncio.run(Conversation().start(task(turns=turns)))
+    with pytest.raises(DataError, match="user_turns"):
+        asyncio.run(Conversation().start(task(user_turns=turns)))
 
 
 def test_a_record_with_nobody_to_talk_to_is_a_bad_record():
@@ -100,7 +100,7 @@ def test_a_record_with_nobody_to_talk_to_is_a_bad_record():
 
 
 def test_an_empty_answer_stops_the_conversation():
-    rollout = play(Conversation(), "<think>hm</think>", asked=task(turns=["go on", "and on"]))
+    rollout = play(Conversation(), "<think>hm</think>", asked=task(user_turns=["go on", "and on"]))
     assert rollout.trajectory.termination is Termination.STOPPED
 
 
@@ -128,7 +128,7 @@ def test_the_number_of_the_users_turns_is_bounded():
 
 
 def test_turns_come_first_and_the_teacher_goes_on():
-    asked = task(user="You", turns=["scripted"])
+    asked = task(user="You", user_turns=["scripted"])
     rollout, server = played(["improvised", "[END] bye"], "a", "b", "c", asked=asked)
     assert [text for role, text in talk(rollout.trajectory) if role == "user"] == ["scripted", "improvised"]
     assert len(server.requests) == 2
@@ -236,7 +236,7 @@ def test_rubrics_score_the_final_turn_and_the_judge_reads_the_conversation():
         {"id": "keywords:existence", "kwargs": {"keywords": ["sun"]}},
         {"id": "judge", "kwargs": {"criterion": "No rain."}},
     ]
-    asked = task(ground_truth=json.dumps(rubrics), turns=["Without rain, with sun."])
+    asked = task(ground_truth=json.dumps(rubrics), user_turns=["Without rain, with sun."])
     rollout = play(Conversation(), "Rain.", "Only sun.", asked=asked)
     verdict = '{"reason": "none", "score": 1}'
     with Server(says(verdict)) as server:
