@@ -18,7 +18,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ class Settings:
     pack_to: int | None = None
     """Tokens of a row that several conversations share; null = a row per conversation. `train_batch_size` counts rows.
     Needs `pad_mode=no_padding` and `model.use_remove_padding=true`."""
-    category_weights: Mapping[str, float] = field(default_factory=dict)
+    category_weights: Mapping[str, float] | None = None
     """How often a conversation of a category is seen per epoch, as `rufus data mixture --target` prints; default 1."""
     stop_tokens: tuple[str, ...] = ()
     """As the option of `rufus data tokenise`."""
@@ -157,7 +157,7 @@ class SFTConversations(Dataset):
             )
         places = list(range(len(self.lengths)))
         if self.settings.category_weights:
-            ids, categories = self._column("id"), self._column("category")
+            ids, categories = self._column("id"), [c or "(none)" for c in self._column("category")]  # as mixture says
             places = packing.repeated(ids, categories, self.settings.category_weights, seed)
         if 0 < max_samples < len(places):
             if config.get("shuffle", False):

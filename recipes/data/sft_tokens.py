@@ -51,9 +51,9 @@ class Tokens:
     mask: np.ndarray
     """bool: supervised"""
     turns: int
-    """Assistant messages."""
+    """Messages besides the system's."""
     supervised_turns: int
-    """Those of which at least one token is supervised."""
+    """Assistant messages of which at least one token is supervised."""
 
 
 @dataclass
@@ -140,7 +140,7 @@ class SFTTokenizer:
             if start < end:
                 ranges.append((start, end, closed))
                 owners.append(i)
-        return Rendered(text, ranges, owners, sum(m["role"] == "assistant" for m in messages))
+        return Rendered(text, ranges, owners, sum(m["role"] != "system" for m in messages))
 
     def encoded(self, rendered: Rendered) -> Tokens:
         try:

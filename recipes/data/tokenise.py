@@ -152,7 +152,7 @@ class Tokenise(RecordTool):
             ids, mask = ids[: self.max_tokens], mask[: self.max_tokens]
             self.notes["cut"] += 1
         if not mask.any():
-            return SetAside(raw, "nothing_supervised", f"{tokens.turns} assistant turns, none of them supervised")
+            return SetAside(raw, "nothing_supervised", f"{tokens.turns} turns, none of them supervised")
         self.notes["tokens"] += len(ids)
         self.notes["supervised_tokens"] += int(mask.sum())
         return {

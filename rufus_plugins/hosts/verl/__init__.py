@@ -24,6 +24,7 @@ HOOKS = (
     ("verl.utils.config", "driver:wrap_validate_config"),
     ("verl.utils.distributed", "cpu_patches:use_gloo_alone"),
     ("verl.workers.config.model", "cpu_attention:register"),
+    ("verl.workers.engine.fsdp.transformer_impl", "packed_rows:refuse_leaks"),
     ("verl.workers.engine.fsdp.transformer_impl", "router_replay:register"),
     ("verl.workers.engine.fsdp.transformer_impl", "cpu_engine:register"),
     ("verl.checkpoint_engine.base", "gloo_checkpoint_engine:register"),

@@ -70,7 +70,7 @@ def test_an_agents_actions_and_answer_are_supervised_to_the_token(name, kind):
     own = tok.apply_chat_template(template_messages(AGENT), return_dict=True)["input_ids"]
     assert tokens.ids.tolist() == own
     assert supervised(tokens, tok) == EXPECTED[name]
-    assert (tokens.turns, tokens.supervised_turns) == (2, 2)
+    assert (tokens.turns, tokens.supervised_turns) == (4, 2)
 
 
 TEXT = st.text(st.sampled_from(list("ab 1\n\t.é🙂東<>|{}'\"\\")) | st.characters(codec="utf-8"), max_size=12)
