@@ -281,7 +281,7 @@ def replaying(stock: type) -> type:
             return {
                 "routing_replay/match_rate": match,
                 "routing_replay/match_rate_fresh": same_fresh / fresh if fresh else float("nan"),
-                "routing_replay/native_share": 1 - replayed / everything,
+                "routing_replay/native_share": 1 - replayed / everything if everything else float("nan"),
                 "routing_replay/bytes": float(held / self.ulysses_sequence_parallel_size),
             }
 
