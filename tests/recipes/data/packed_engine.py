@@ -67,12 +67,18 @@ def log_probs(rows, **more):
 
 
 def gradient(rows):
+    losses = []
+
+    def loss(**given):
+        losses.append(sft_loss(config=None, **given))
+        return losses[-1]
+
     with engine.train_mode():
         engine.optimizer_zero_grad()
-        made = engine.forward_backward_batch(batch(rows), lambda **kw: sft_loss(config=None, **kw))
+        engine.forward_backward_batch(batch(rows), loss)
         found = {n: p.grad.full_tensor() for n, p in engine.module.named_parameters() if p.grad is not None}
         engine.optimizer_zero_grad()
-    return made["metrics"]["loss"], found
+    return sum(float(value) for value, _ in losses), found
 
 
 separate, packs = dataset(None), dataset(400)
@@ -99,7 +105,7 @@ result = {
     "rows": len(packs),
     "largest": largest,
     "leaking": leaking,
-    "losses": [float(sum(apart[0])), float(sum(packed[0]))],
+    "losses": [apart[0], packed[0]],
     "gradients": max(float((packed[1][n] - g).abs().max()) for n, g in apart[1].items()),
     "gradient_norm": float(sum(g.norm() ** 2 for g in apart[1].values()) ** 0.5),
     "refusal": refusal,
