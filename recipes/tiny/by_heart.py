@@ -35,6 +35,13 @@ class Script:
         return Sampled(self.tokenizer.encode(text, add_special_tokens=False), "stop")
 
 
+def chat_of(model: Any, tokenizer: Any) -> Chat:
+    """The model's chat format as a run has it: all of the model's end tokens end a turn."""
+    from rufus_plugins.hosts.verl.chat_tokens import ChatTokens
+
+    return ChatTokens(tokenizer, model.config.model_type, end_ids=model.config.eos_token_id)
+
+
 async def play(
     task: Task, environment: Any, chat: Chat, script: Script, rules: EpisodeRules, limits: Limits
 ) -> tuple[list[Lesson], Rollout]:
