@@ -50,7 +50,8 @@ class OutcomeUnknown(RufusError):
 
 
 _LOST = frozenset({"SandboxNotRunningException", "SandboxNotFoundException", "ActorDiedError"})
-_NEVER = frozenset({"RateLimitException"})
+_NEVER = frozenset({"RateLimitException", "ConnectError", "ConnectTimeout"})
+"""The last two are httpx's and httpcore's for a connection that was not made."""
 _REFUSED = frozenset(
     {"InvalidArgumentException", "AuthenticationException", "NotFoundException", "NotEnoughSpaceException"}
 )

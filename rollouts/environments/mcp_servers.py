@@ -7,7 +7,8 @@
 A record's own server (`mcp_server` with `command` and `files`) runs in the sandbox, without network.
 
 What a server answers, or fails to answer, is a result that the model reads; a server that is gone is
-`environment_lost`. A call is sent again only if its connection was provably never made.
+`environment_lost`. No call is sent twice: the SDK ends a session at the first connection that fails, and whether the
+server began is not known then. A session that could not be opened had no effect yet and is tried again.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from rufus_plugins.errors import ConfigError, InfrastructureError
-from rufus_plugins.rollouts.retry import NeverStarted, OutcomeUnknown, exchange
+from rufus_plugins.rollouts.retry import NeverStarted, OutcomeUnknown, Started, exchange, started
 from rufus_plugins.rollouts.tools import ToolResult, load
 from rufus_plugins.types import CallStatus, Termination
 
@@ -74,11 +75,19 @@ class Connection:
     _client: Any = None
     _holder: asyncio.Task | None = None
     _leave: asyncio.Event = field(default_factory=asyncio.Event)
-    _refused: str = ""
     _stderr: Any = None
 
     async def open(self) -> None:
         """Raises `ConfigError` for what cannot be started, `InfrastructureError` for what does not answer."""
+        what = f"the MCP server {self.name!r}"
+        try:
+            await exchange(self._open, what, repeatable=True, tries=4, deadline_s=self.connect_timeout_s)
+        except NeverStarted as error:
+            raise InfrastructureError(
+                f"{what} does not start: {error.__cause__}", Termination.ENVIRONMENT_LOST
+            ) from error
+
+    async def _open(self) -> None:
         ready: asyncio.Future = asyncio.get_running_loop().create_future()
         self._holder = asyncio.create_task(self._hold(ready), name=f"mcp server {self.name}")
         try:
@@ -117,22 +126,16 @@ class Connection:
         """Raises `InfrastructureError(ENVIRONMENT_LOST)` when the server is gone."""
         if self.lost:
             raise InfrastructureError(self.lost, Termination.ENVIRONMENT_LOST)
-        what = f"the tool {tool!r} of the MCP server {self.name!r}"
         try:
-            return await exchange(
-                lambda: self._send(tool, arguments), what, repeatable=False, tries=4, deadline_s=self.call_timeout_s
-            )
+            return await self._send(tool, arguments)
         except OutcomeUnknown as error:
-            return ToolResult(f"{error.__cause__ or error}; {UNKNOWN}", CallStatus.ERROR)
-        except NeverStarted as error:
-            raise self._gone(str(error)) from error
+            return ToolResult(f"{error}; {UNKNOWN}", CallStatus.ERROR)
 
     async def _send(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
         from mcp import MCPError
         from mcp.types import CONNECTION_CLOSED, REQUEST_TIMEOUT, CallToolResult
         from pydantic import ValidationError
 
-        self._refused = ""
         try:
             async with asyncio.timeout(self.call_timeout_s + _GRACE_S):
                 result = await self._client.session.call_tool(
@@ -147,8 +150,6 @@ class Connection:
         except MCPError as error:
             if error.code == REQUEST_TIMEOUT:
                 raise OutcomeUnknown(f"no result within {self.call_timeout_s:g} s") from None
-            if self._refused:
-                raise NeverStarted(self._refused) from None
             if error.code == CONNECTION_CLOSED or "session" in error.message.lower():
                 await self._check_alive(error)
                 raise OutcomeUnknown(f"the connection broke ({error.message})") from None
@@ -216,6 +217,9 @@ class Connection:
             if isinstance(error, ConfigError):
                 ready.set_exception(error)
                 return
+            if "url" in self.spec and started(_inner(error)) is Started.NEVER:
+                ready.set_exception(_inner(error))
+                return
             message = f"the MCP server {self.name!r} does not start: {_said(error)}{self._words()}"
             ready.set_exception(InfrastructureError(message, Termination.ENVIRONMENT_LOST))
 
@@ -232,8 +236,9 @@ class Connection:
             return made
         if "url" in spec:
             from mcp.client.streamable_http import streamable_http_client
+            from mcp.shared._httpx_utils import create_mcp_http_client
 
-            client = await stack.enter_async_context(_http_client(dict(spec.get("headers") or {}), self._note_refused))
+            client = await stack.enter_async_context(create_mcp_http_client(dict(spec.get("headers") or {}) or None))
             return streamable_http_client(str(spec["url"]), http_client=client, max_sse_event_size=_LINE_BYTES)
         from mcp.client.stdio import get_default_environment
 
@@ -250,9 +255,6 @@ class Connection:
         command = [sys.executable, "-I", "-S", script, _as_file(told, stack)]
         return pipes(command, self._stderr, _LINE_BYTES)
 
-    def _note_refused(self, why: str) -> None:
-        self._refused = why
-
     def _words(self) -> str:
         """The end of what the server wrote to standard error."""
         if self._stderr is None:
@@ -268,9 +270,15 @@ async def _any_result(name: str, result: Any) -> None:
     """Instead of the SDK's check: a result that breaks the server's own schema was still computed, and is shown."""
 
 
-def _said(error: BaseException) -> str:
+def _inner(error: BaseException) -> BaseException:
+    """What a task group's failure is about."""
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = error.exceptions[0]
+    return error
+
+
+def _said(error: BaseException) -> str:
+    error = _inner(error)
     return f"{type(error).__name__}: {error}"[:500]
 
 
@@ -285,24 +293,6 @@ def load_object(path: str) -> Any:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"the MCP server {path!r} does not load: {error}; write package.module:name") from error
-
-
-def _http_client(headers: dict[str, str], refused: Any) -> Any:
-    """The SDK's client, which also says when a connection was never made."""
-    import httpx2
-    from mcp.shared._httpx_utils import create_mcp_http_client
-
-    class Noticing(httpx2.AsyncHTTPTransport):
-        async def handle_async_request(self, request: Any) -> Any:
-            try:
-                return await super().handle_async_request(request)
-            except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-                refused(f"no connection to {request.url.host}:{request.url.port}: {error}")
-                raise
-
-    client = create_mcp_http_client(headers or None)
-    client._transport = Noticing()
-    return client
 
 
 def _command(command: Sequence[str], cwd: str | None, env: Mapping[str, str]) -> list[str]:
