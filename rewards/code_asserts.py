@@ -50,8 +50,11 @@ def split(code: str, entry_point: str | None = None) -> Split | None:
         tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise DataError(f"an assertion test is no Python: {error}: {code[:80]!r}") from None
-    if not any(isinstance(node, ast.Assert | ast.Raise) for node in ast.walk(tree)):
+    if not any(_asserts(node) for node in ast.walk(tree)):
         raise DataError(f"an assertion test asserts nothing: {code[:80]!r}")
+    defined = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom
+    if all(isinstance(node, defined) for node in tree.body) and not to_call(code, entry_point):
+        raise DataError(f"an assertion test never runs its assertions: {code[:80]!r}")
     statements = _flat(tree.body, entry_point)
     own = {
         name
@@ -85,13 +88,28 @@ def split(code: str, entry_point: str | None = None) -> Split | None:
     return Split(ast.unparse(module), checks)
 
 
-def leaves_check_uncalled(code: str) -> bool:
-    """Whether the test only defines HumanEval's `check`."""
+def _asserts(node: ast.AST) -> bool:
+    """An assertion; also unittest's and numpy's, which are calls."""
+    if isinstance(node, ast.Call):
+        return getattr(node.func, "attr", getattr(node.func, "id", "")).lower().startswith(("assert", "fail"))
+    return isinstance(node, ast.Assert | ast.Raise)
+
+
+def to_call(code: str, entry_point: str | None = None) -> list[str]:
+    """What the test defines for a test runner and does not call itself: HumanEval's `check`, `test_...`, `Test...`."""
     tree = ast.parse(code)
-    defined = any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in tree.body)
-    return defined and not any(
-        isinstance(node, ast.Call) and getattr(node.func, "id", "") == "check" for node in ast.walk(tree)
-    )
+    called = {getattr(node.func, "id", "") for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    found = []
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            wanted = node.name.startswith("test") or (node.name == "check" and entry_point is not None)
+        else:
+            wanted = isinstance(node, ast.ClassDef) and (
+                node.name.startswith("Test") or any(ast.unparse(base).endswith("TestCase") for base in node.bases)
+            )
+        if wanted and node.name not in called:
+            found.append(node.name)
+    return found
 
 
 def _flat(statements: list[ast.stmt], entry_point: str | None) -> list[ast.stmt]:

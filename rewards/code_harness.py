@@ -18,6 +18,7 @@ import sys
 import types
 from typing import Any
 
+from rufus_plugins.rewards import code_nodes
 from rufus_plugins.rewards.code_asserts import JUDGING, REPORT
 from rufus_plugins.rollouts.sandboxes.plain import NotPlain, decode, encode
 from rufus_plugins.rollouts.sandboxes.programs import answer, end, exit_code_of, run_source, shared_source
@@ -44,6 +45,7 @@ def _offer_usual_names() -> dict[str, Any]:
         for module in ("copy", "collections", "functools"):
             if hasattr(sys.modules[module], name):
                 found[name] = getattr(sys.modules[module], name)
+    found |= {"ListNode": code_nodes.ListNode, "TreeNode": code_nodes.TreeNode}
     for name, value in found.items():
         if not hasattr(builtins, name):
             setattr(builtins, name, value)
@@ -63,7 +65,8 @@ def call(body: bytes) -> int:
     code = 0
     try:
         function = _find(vars(module), request["function"])
-        result = function(*decode(request["arguments"]))
+        arguments = code_nodes.arguments_for(function, decode(request["arguments"]), vars(module))
+        result = code_nodes.plain_result(function, function(*arguments))
         answer(json.dumps({"value": encode(result)}).encode())
     except BaseException as error:
         code = exit_code_of(error)
@@ -311,8 +314,37 @@ class JudgeSide:
         return decode(message["value"], self.back)
 
 
+def run_test(test: Any, *arguments: Any) -> None:
+    """Calls a test function or the tests of a class, as pytest and unittest do."""
+    if not isinstance(test, type):
+        cases = [arguments]
+        for mark in getattr(test, "pytestmark", []):
+            if mark.name == "parametrize":
+                names = mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0]
+                values = [getattr(value, "values", value) for value in mark.args[1]]
+                cases = [(*c, *(v if len(names) > 1 or hasattr(v, "values") else (v,))) for c in cases for v in values]
+        for case in cases:
+            test(*case)
+        return
+    import unittest
+
+    if issubclass(test, unittest.TestCase):
+        result = unittest.TestResult()
+        unittest.defaultTestLoader.loadTestsFromTestCase(test).run(result)
+        if result.errors:
+            raise RuntimeError(result.errors[0][1][-500:])
+        if not result.wasSuccessful() or not result.testsRun:
+            raise AssertionError("".join(text[-500:] for _, text in result.failures[:1]))
+        return
+    for name in [name for name in vars(test) if name.startswith("test")]:
+        instance = test()
+        if hasattr(instance, "setup_method"):
+            instance.setup_method()
+        run_test(getattr(instance, name))
+
+
 def judge(body: bytes) -> int:
-    """`{"test", "entry_point", "call_check"}`: runs the whole test here; answers `{"passed": ...}` at its end."""
+    """`{"test", "entry_point", "call"}`: runs the whole test here; answers `{"passed": ...}` at its end."""
     request = json.loads(body)
     side = JudgeSide()
     namespace: dict[str, Any] = {"__name__": "test"}
@@ -320,10 +352,12 @@ def judge(body: bytes) -> int:
         for name, value in side.ask("names").items():
             if name not in _PYTHON_NAMES and name not in _MODULES and name not in JUDGING:
                 namespace[name] = value
+        sys.modules[_MODULE] = types.ModuleType(_MODULE)  # `from solution import f`
+        vars(sys.modules[_MODULE]).update(namespace | {"__name__": _MODULE})
         code = compile(request["test"], "test.py", "exec", dont_inherit=True)
         exec(code, namespace)
-        if request["call_check"]:
-            namespace["check"](namespace[request["entry_point"]])
+        for name in request["call"]:
+            run_test(namespace[name], *([namespace[request["entry_point"]]] if name == "check" else []))
         verdict = {"passed": True}
     except AssertionError:
         verdict = {"passed": False, "exception": "AssertionError"}

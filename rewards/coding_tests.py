@@ -23,7 +23,7 @@ from itertools import takewhile
 from typing import Any
 
 from rufus_plugins.errors import ConfigError, DataError
-from rufus_plugins.rewards.code_asserts import leaves_check_uncalled, split
+from rufus_plugins.rewards.code_asserts import split, to_call
 from rufus_plugins.rewards.code_extract import ends_with_block, last_python_block
 from rufus_plugins.rewards.code_formats import AssertTest, CallTest, StdinTest, Test, TestSet, read_tests
 from rufus_plugins.rollouts.sandboxes import zygote
@@ -233,8 +233,8 @@ class _Runner:
 
     async def _whole(self, test: AssertTest) -> tuple[str, str]:
         self.unsplit += 1
-        call_check = test.entry_point is not None and leaves_check_uncalled(test.code)
-        body = {"test": test.code, "entry_point": test.entry_point, "call_check": call_check}
+        call = to_call(test.code, test.entry_point)
+        body = {"test": test.code, "entry_point": test.entry_point, "call": call}
         program = json.dumps({"source": self.source}).encode()
         outcome = await self.zygotes.request(
             _JUDGE,
