@@ -69,7 +69,7 @@ def final_answer(response: str, last_line: bool = True) -> str | None:
         return None
     for find in (_boxed, _tagged, _hashes, _anchored, *([_last_line] if last_line else [])):
         found = find(text)
-        if found is None:
+        if found is None or (_BOX.search(found) and not boxes(found)):  # a box that was cut off
             continue
         if len(found) > MAX_CHARS:
             return None

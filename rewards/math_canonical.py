@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 
 _UNICODE = {
     "\u2212": "-", "\u2013": "-", "\u2014": "-", "\u00d7": r"\times ", "\u00b7": r"\cdot ", "\u22c5": r"\cdot ",
@@ -18,7 +19,7 @@ _UNICODE = {
     "\u03b2": r"\beta ",
     "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u200b": "", "\uff0c": ",", "\uff1a": ":", "\uff08": "(",
     "\uff09": ")",
-    "\u2032": "'", "\u2019": "'",
+    "\u2032": "'", "\u2019": "'", "\u2033": "''", "\u00ba": r"^\circ ", "\uffe5": "¥", "\u2234": "",
 }  # fmt: skip
 _SUPER = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
 _SUB = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
@@ -68,10 +69,12 @@ def canonical(text: str) -> str:
     for old, new in _UNICODE.items():
         if old in text:
             text = text.replace(old, new)
+    text = re.sub("[\u00bc-\u00be\u2150-\u215e]", _vulgar, text)
     text = re.sub(r"\s+", " ", text)
     text = re.sub("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺]+", lambda m: "^{" + m.group().translate(_SUPER) + "}", text)
     text = re.sub("[₀₁₂₃₄₅₆₇₈₉]+", lambda m: "_{" + m.group().translate(_SUB) + "}", text)
     text = re.sub(r"\u221a\s*(\w+|\([^()]*\))", lambda m: r"\sqrt{" + m.group(1).strip("()") + "}", text)
+    text = re.sub("([\u221b\u221c])\\s*(\\w+|\\([^()]*\\))", _higher_root, text)
     text = _opened(_COLOUR.sub(" ", text))
     text = text.replace(r"\$", "\x01")
     if text.count("$") != 1 or not re.search(r"\$\s*\d", text):  # otherwise it is a currency sign, not a delimiter
@@ -81,10 +84,22 @@ def canonical(text: str) -> str:
     text = _ONE_CELL.sub(r"\2", text)
     text = re.sub(r"\\\\(?:\[[^\]]*\])?", "\x00", text)  # row breaks survive the clean-up of spaces
     text = re.sub(r"(?<=\d)(?:\{,\}|\\,|,\\!|,\\;|\\!,|\\;|\\ |~)(?=\d{3}(?!\d))", "", text)
+    text = re.sub(r"(?<=\d)\{\.\}(?=\d)", ".", text)
+    text = re.sub(r"^([-+]?\d{1,3})((?:'\d{3})+|(?:_\d{3})+)(?![\d'_])$", lambda m: re.sub("['_]", "", m[0]), text)
+    text = re.sub(r"\\q?quad\s*\(?\s*[^(),=]*\\neq?(?![A-Za-z])[^(),]*\)?\s*$", "", text)  # where it holds
     text = _DROPPED.sub(" ", text)
     text = _SPACES.sub(" ", text)
     text = _COMMAND.sub(lambda m: _RENAMED.get(m.group(), m.group()), text)
+    text = re.sub(r"^\s*\\(?:therefore|implies|Rightarrow)(?![A-Za-z])", "", text)
     text = re.sub(r"(?<!\\)\*\*", "^", text)
+    text = _bare_functions(text)
+    text = re.sub(r"\\log\s*_\s*(?:\{\s*e\s*\}|e(?![A-Za-z]))", r"\\ln ", text)
+    text = re.sub(r"\\lg(?![A-Za-z])", r"\\log_{10} ", text)
+    text = re.sub(r"\\(vec|hat|bar|overline|mathbb|overrightarrow)\s+([A-Za-z0-9])", r"\\\1{\2}", text)
+    text = re.sub(r"\{\s*([^{}]+?)\s*\\choose\s*([^{}]+?)\s*\}|^(\w+)\s*\\choose\s*(\w+)$", _chosen, text)
+    text = _COMBINATION.sub(_chosen, text)
+    text = re.sub(r"\\dbinom|\\tbinom", r"\\binom", text)
+    text = _UNIT_FRACTION.sub(r" \\text{\1/\2\3}", text)
     text = re.sub(r"\^\s*\{\s*\\circ\s*\}|\^\s*\\circ|\\circ(?![A-Za-z])", r"^\\circ ", text)
     text = re.sub(r"\\frac\s*(\d)\s*(\d)", r"\\frac{\1}{\2}", text)
     text = re.sub(r"\\frac\s*(\d)\s*\{", r"\\frac{\1}{", text)
@@ -93,11 +108,53 @@ def canonical(text: str) -> str:
     text = re.sub(r"\\(?:arc|a)?(sin|cos|tan)h?\^\{-1\}", lambda m: r"\arc" + m.group(1), text)
     text = re.sub(r"\\frac\s*\{", r"\\frac{", text)
     text = re.sub(r"\}\s+\{", "}{", text)
-    text = re.sub(r"\\text\{\s*infinity\s*\}|\binfinity\b", r"\\infty ", text)
+    text = re.sub(r"\\text\{\s*inf(?:inity)?\s*\}|(?<![A-Za-z\\])inf(?:inity)?(?![A-Za-z])", r"\\infty ", text)
+    text = re.sub(r"^([\d.]+) ?(?:to|\\text\{ ?to ?\}) ?([\d.]+)$", r"\1:\2", text)
+    text = _DEGREES.sub(_sexagesimal, text)
     text = text.replace("\x00", r"\\")
     text = re.sub(r"\s+", " ", text).strip()
     text = re.sub(r"[,;]?\s*(?:\\text\{[^{}]*\}\s*)?\(?\s*[a-zA-Z]\s*\\in\s*\\mathbb\{[ZN]\}\s*\)?\s*$", "", text)
     return _trimmed(text)
+
+
+_COMBINATION = re.compile(r"(?:\{\})?_\s*\{?(\d+)\}?\s*C\s*_\s*\{?(\d+)\}?|(?<![A-Za-z\\])C_\{?(\d+)\}?\^\{?(\d+)\}?")
+"""`{}_{10}C_3` and `C_{10}^3`."""
+_UNIT_FRACTION = re.compile(
+    r"\s*\\frac\s*\{\s*\\text\{([^{}]*)\}\s*\}\s*\{\s*\\text\{([^{}]*)\}\s*(\^\s*\{?\d\}?)?\s*\}"
+)
+_DEGREES = re.compile(r"(\d+)\s*\^\\circ\s*(\d{1,2})\s*(?:'(?!')|\^\s*\{?\\prime\}?)(?:\s*(\d{1,2})\s*(?:''|\"))?")
+_FUNCTION_WORDS = re.compile(
+    r"(\\text\{[^{}]*\})|(?<![\\A-Za-z_])(sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan|log|ln|exp|pi|sqrt)(?![A-Za-z])"
+)
+
+
+def _vulgar(match: re.Match[str]) -> str:
+    """`\u215c` as `\\frac{3}{8}`."""
+    top, _, bottom = unicodedata.normalize("NFKC", match[0]).partition("\u2044")
+    return rf"\frac{{{top}}}{{{bottom}}}" if bottom else match[0]
+
+
+def _higher_root(match: re.Match[str]) -> str:
+    return rf"\sqrt[{3 if match[1] == chr(0x221B) else 4}]{{{match[2].strip('()')}}}"
+
+
+def _chosen(match: re.Match[str]) -> str:
+    top, bottom = (group for group in match.groups() if group is not None)
+    if top.isdigit() and bottom.isdigit() and int(top) < int(bottom):
+        return match[0]  # a constant C_1 squared
+    return rf"\binom{{{top}}}{{{bottom}}}"
+
+
+def _sexagesimal(match: re.Match[str]) -> str:
+    """Degrees, minutes and seconds as a fraction of degrees."""
+    seconds = 3600 * int(match[1]) + 60 * int(match[2]) + int(match[3] or 0)
+    return rf"\frac{{{seconds}}}{{3600}}^\circ "
+
+
+def _bare_functions(text: str) -> str:
+    """`log_2(5)` and `sqrt(2)` without their backslashes, as plain text has them."""
+    text = re.sub(r"(?<![\\A-Za-z])sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}", text)
+    return _FUNCTION_WORDS.sub(lambda m: m[1] or rf"\{m[2]} ", text)
 
 
 def _trimmed(text: str) -> str:
@@ -115,6 +172,10 @@ def _trimmed(text: str) -> str:
     return text
 
 
+_UNIT_LETTERS = frozenset("mgsLlhAVNJWKCF")
+_MEASURED = re.compile(r"\d[\s~}\\,;:]*$")
+
+
 def _opened(text: str) -> str:
     """`\\text`, `\\mathrm` and the like: kept as `\\text{words}`, opened where they hold a letter, a number, math."""
     out: list[str] = []
@@ -126,14 +187,20 @@ def _opened(text: str) -> str:
         inside = text[match.end() : end]
         out.append(text[at : match.start()])
         bare = inside.strip()
-        if bare in _FUNCTIONS:
+        if bare in ("min", "sec", "deg") and _MEASURED.search(text[: match.start()]):
+            out.append(rf" \text{{{bare}}}")
+        elif bare in _FUNCTIONS:
             out.append(rf"\{bare} ")
+        elif bare in _UNIT_LETTERS and match.group().startswith(r"\mathrm") and _MEASURED.search(text[: match.start()]):
+            out.append(rf" \text{{{bare}}}")
         elif len(bare) == 1 and match.group().startswith(
             (r"\mathrm", r"\mathbf", r"\mathit", r"\bold", r"\bm", r"\oper")
         ):
             out.append(bare)
         elif re.fullmatch(r"[\d\s.,+\-*/^()=%]+", bare) or _COMMAND.search(bare):
             out.append(_opened(inside))
+        elif re.fullmatch(r"[\d\s.,+\-/%]*\d\s*(?:\b(?:and|or)\b[\d\s.,+\-/%]*\d\s*)+", bare):
+            out.append(re.sub(r"\b(?:and|or)\b", ",", bare))  # `\text{5 or 6}`
         elif counted := _COUNTED.fullmatch(bare):
             out.append(rf"{counted[1]} \text{{{counted[2]}}}")
         else:

@@ -24,6 +24,7 @@ from typing import Any
 
 from rufus_plugins.rewards.math_canonical import canonical, split_top, too_large
 from rufus_plugins.rewards.math_expressions import expressions_same, proportional, read
+from rufus_plugins.rewards.math_moments import clocks, dates, one_quantity, residues
 from rufus_plugins.rewards.math_numbers import number, numbers_same
 from rufus_plugins.rewards.math_shapes import (
     NAME,
@@ -39,7 +40,7 @@ from rufus_plugins.rewards.units import parse_unit, plain
 _LEFT_SIDE = re.compile(rf"^(?:{NAME}|{NAME}\s*\(\s*{NAME}(?:\s*,\s*{NAME})*\s*\))$")
 _LETTER = re.compile(r"^\(?\s*(?:\\text\{\s*\(?\s*)?([A-J])\s*\)?\s*\}?\s*\)?[.:]?$")
 _CHOSEN = re.compile(
-    r"^(?:option |choice |answer )?\(?\s*(?:\\text\{\s*\(?\s*)?([A-Ja-j])\s*(?:\)|\}|$|[.:](?:\s|$))\s*\)?\}?\)?(.*)$",
+    r"^(?:\\text\{\s*)?(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer)\s+)?\(?\s*(?:\\text\{\s*\(?\s*)?([A-Ja-j])\s*(?:\)|\}|$|[.:](?:\s|$))\s*\)?\}?\)?(.*)$",
     re.DOTALL,
 )
 _EMPTY = {r"\emptyset", r"\{\}", r"\{ \}", "no solution", "no solutions", "none", "there are no solutions", "empty set"}
@@ -84,8 +85,9 @@ def quick(gold: str, answer: str) -> bool | None:
 
 def _with_unit(text: str) -> tuple[str, Any]:
     """(value, unit): unit is None, `(dimensions, factor, offset)`, or "" for a word that is no known unit."""
-    if text[:1] in ("$", "€", "£") and re.match(r".\s*[\d.]", text):
-        return text[1:].strip(), parse_unit(text[0])
+    if money := re.match(r"([$€£¥₹]|\\text\{\s*(?:USD|EUR|GBP|JPY|INR|Rs\.?)\s*\})\s*(?=[\d.])", text):
+        name = plain(money[1]).strip(" .")
+        return text[money.end() :].strip(), parse_unit("INR" if name == "Rs" else name)
     if match := re.fullmatch(r"(.*[^\\\s])\s*\\?%", text, re.DOTALL):
         return match[1], ((), 0.01, 0.0)
     if match := re.fullmatch(r"(.*\S)\s*\^\\circ\s*(?:\\text\{\s*([CF])\s*\}|([CF]))?", text, re.DOTALL):
@@ -114,12 +116,16 @@ _HALF_DAY = re.compile(r"\d[\s{}]*([ap])\s*\.?\s*m\b", re.IGNORECASE)
 
 def _unit_verdict(gold: str, answer: str) -> bool | None:
     """For two values of which one has a unit; None if neither has."""
+    gold, answer = one_quantity(gold), one_quantity(answer)
     halves = [_HALF_DAY.search(_untexted(text)) for text in (gold, answer)]
     if halves[0] and halves[1] and halves[0][1].casefold() != halves[1][1].casefold():
         return False
     (g, gold_unit), (a, answer_unit) = _with_unit(gold), _with_unit(answer)
     if gold_unit is None and answer_unit is None:
         return None
+    primes = [bool(re.fullmatch(r".*\d\s*'+", text)) for text in (g, a)]
+    if primes[0] != primes[1] and any(unit and unit[0] == (("A", 1),) for unit in (gold_unit, answer_unit)):
+        return False  # minutes of arc are no degrees
     known = [u for u in (gold_unit, answer_unit) if u]
     readings = [(g, a)] if gold_unit == answer_unit or len(known) < 2 else []
     if len(known) == 2 and gold_unit != answer_unit:
@@ -157,7 +163,9 @@ def _converted(g: str, gold_unit: Any, a: str, answer_unit: Any) -> bool:
 
 def _tight(text: str) -> str:
     """Text without the blanks that mean nothing."""
-    return re.sub(r"(\\[A-Za-z]+) (?=[A-Za-z])|\s+", lambda m: m.group(1) + " " if m.group(1) else "", text)
+    text = re.sub(r"(?<=\d)\s+(?=\d)", "\x00", text)  # 1 2 is not 12
+    text = re.sub(r"(\\[A-Za-z]+) (?=[A-Za-z])|\s+", lambda m: m.group(1) + " " if m.group(1) else "", text)
+    return text.replace("\x00", " ")
 
 
 def _untexted(text: str) -> str:
@@ -172,11 +180,48 @@ def _same(gold: str, answer: str) -> bool:
     left, right = number(gold), number(answer)
     if left is not None and right is not None:
         return numbers_same(left, right)
-    for step in (_choice, _words, _approximately, _bases, _shapes, _relations, _unit_verdict, _ratios):
+    for step in _STEPS:
         verdict = step(gold, answer)
         if verdict is not None:
             return verdict
     return expressions_same(gold, answer)
+
+
+_GROUPED_QUANTITY = re.compile(
+    r"([$€£¥₹]?\s*[-+]?\s*)(\d{1,3}(?:,\d{3})+(?:\.\d+)?)(\s*(?:\\text\{.*|\\?%|\^\\circ.*|[A-Za-z].*)?)", re.DOTALL
+)
+
+
+def _grouped(gold: str, answer: str) -> bool | None:
+    """Thousands separators in a quantity: `$1,234.50`, `1,234 \\text{ km}`."""
+    sides = [
+        m[1] + m[2].replace(",", "") + m[3] if (m := _GROUPED_QUANTITY.fullmatch(text)) and (m[1] or m[3]) else text
+        for text in (gold, answer)
+    ]
+    return _same(*sides) if sides != [gold, answer] else None
+
+
+def _cases(gold: str, answer: str) -> bool | None:
+    """Piecewise definitions: the same values under the same conditions, in any order."""
+    found = [re.fullmatch(r"(?:[^=&]*=)?\s*\\begin\{cases\}(.*)\\end\{cases\}", t, re.DOTALL) for t in (gold, answer)]
+    if not all(found) or not all("&" in m[1] for m in found):
+        return None
+    tables = []
+    for match in found:
+        rows = [row.split("&") for row in match[1].split(r"\\") if row.strip()]
+        if any(len(row) != 2 for row in rows):
+            return None
+        tables.append([[_WHERE.sub(" ", cell).strip(" ,.;") for cell in row] for row in rows])
+    left = list(tables[1])
+    for value, condition in tables[0]:
+        match = next((r for r in left if _same(value, r[0]) and (_same(condition, r[1]) or condition == r[1])), None)
+        if match is None:
+            return False
+        left.remove(match)
+    return not left
+
+
+_WHERE = re.compile(r"\\text\{\s*,?\s*(?:if|when|for|where)\s*\}|(?<![A-Za-z\\])(?:if|when|for)(?![A-Za-z])")
 
 
 def _choice(gold: str, answer: str) -> bool | None:
@@ -278,6 +323,11 @@ def _shapes(gold: str, answer: str) -> bool | None:
         if many.kind in ("matrix", "union") or r"\begin" in single.parts[0] or RELATION.search(single.parts[0]):
             return None
         return False
+    for matrix, rows in ((one, other), (other, one)):
+        if matrix.kind == "matrix" and rows.brackets == "[]" and (entries := _rows(rows.parts)):
+            height, *cells = entries
+            fits = matrix.brackets.startswith(f"{height}x") and len(cells) == len(matrix.parts)
+            return fits and _in_order(*((matrix.parts, cells) if matrix is one else (cells, matrix.parts)))
     if len(one.parts) != len(other.parts):
         return False
     if kinds == ("list", "list") and assigned(one.parts) != assigned(other.parts):
@@ -288,7 +338,7 @@ def _shapes(gold: str, answer: str) -> bool | None:
         return one.brackets == other.brackets and _in_order(one.parts, other.parts)
     if kinds == ("matrix", "matrix"):
         return one.brackets == other.brackets and _in_order(one.parts, other.parts)
-    if "matrix" in kinds and "tuple" in kinds:  # a vector
+    if "matrix" in kinds and "tuple" in kinds:
         matrix, row = (one, other) if one.kind == "matrix" else (other, one)
         flat = matrix.brackets == f"1x{len(matrix.parts)}" or matrix.brackets.startswith(f"{len(matrix.parts)}x")
         return flat and row.brackets == "()" and _in_order(one.parts, other.parts)
@@ -297,6 +347,14 @@ def _shapes(gold: str, answer: str) -> bool | None:
             return False
         return _in_order(values_of(one.parts), values_of(other.parts))
     return False
+
+
+def _rows(text: list[str]) -> list[str] | None:
+    """The entries of `[[1,2],[3,4]]`, given as its rows, with the number of rows first."""
+    rows = [shape_of(row) for row in text]
+    if not all(row.kind == "tuple" and row.brackets == "[]" for row in rows):
+        return None
+    return [str(len(rows)), *(cell for row in rows for cell in row.parts)]
 
 
 def _in_order(one: list[str], other: list[str]) -> bool:
@@ -329,8 +387,19 @@ def _relations(gold: str, answer: str) -> bool | None:
         return _same(gold, other[-1])  # the answer's last value
     if len(other) == 1:
         return _same(one[-1], answer) if named[0] else False
-    if named[0] and named[1] and _tight(one[0]) == _tight(other[0]):
+    lefts = {_tight(one[0]), _tight(other[0])}
+    if (
+        named[0]
+        and named[1]
+        and (len(lefts) == 1 or ("y" in lefts and any(re.fullmatch(r"[a-z]\(x\)", t) for t in lefts)))
+    ):
         return _same(one[-1], other[-1])
     if named[0] and not re.search(r"(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])", re.sub(r"\\[A-Za-z]+", "", one[-1])):
         return named[1] is False and bool(_LEFT_SIDE.match(other[-1])) and _same(gold, f"{other[-1]}={other[0]}")
     return proportional((one[0], one[-1]), (other[0], other[-1]))
+
+
+_STEPS = (
+    _choice, _words, dates, clocks, _approximately, _bases, residues, _grouped, _cases, _shapes, _relations,
+    _unit_verdict, _ratios,
+)  # fmt: skip

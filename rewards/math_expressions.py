@@ -103,6 +103,7 @@ def expressions_same(gold: str, answer: str) -> bool:
     one, other = read(gold), read(answer)
     if one is None or other is None:
         return _by_math_verify(gold, answer)
+    other = _renamed(one, other) if r"\pi" in gold and r"\pi" in answer else other
     symbols = one.symbols | other.symbols
     exact = (one.rational, other.rational)
     if not symbols and None not in exact:
@@ -115,6 +116,15 @@ def expressions_same(gold: str, answer: str) -> bool:
         return _by_math_verify(gold, answer)
     digits = [d for d in (one.digits, other.digits) if d is not None]
     return all(_close(a, b, min(digits) if digits else None) for a, b in known)
+
+
+def _renamed(one: Expression, other: Expression) -> Expression:
+    """`\\pi/2 + 2n\\pi` for `\\pi/2 + 2k\\pi`: the integer may have another name."""
+    mine, theirs = one.symbols - other.symbols, other.symbols - one.symbols
+    if not (len(mine) == len(theirs) == 1 and (mine | theirs) <= {"k", "n", "m"}):
+        return other
+    by_name = {str(s): s for tree in (one.tree, other.tree) for s in tree.free_symbols}
+    return Expression(other.tree.subs({by_name[min(theirs)]: by_name[min(mine)]}))
 
 
 def proportional(one: tuple[str, str], other: tuple[str, str]) -> bool:

@@ -31,7 +31,7 @@ def _agree(one: Fraction, other: Fraction, digits: int) -> bool:
     """Whether two values are equal when rounded to that many significant digits (six at least)."""
     if digits < 6 or not one or not other or (one > 0) != (other > 0):
         return False
-    scale = max(abs(one), abs(other))
+    scale = min(abs(one), abs(other))  # 1000000 does not round to 999999.9999
     magnitude = len(str(scale.numerator // scale.denominator)) if scale >= 1 else -_leading_zeros(scale)
     return abs(one - other) * 2 <= Fraction(10) ** (magnitude - digits)
 
@@ -74,7 +74,7 @@ def _unsigned(text: str) -> Number | None:
         return Number(Fraction(match[1].rstrip(".")) * Fraction(10) ** int(exponent), digits)
     if match := re.fullmatch(r"10\s*\^\s*(?:\{\s*([-+]?\d{1,4})\s*\}|(\d))", text):
         return Number(Fraction(10) ** int(match[1] or match[2]))
-    if match := re.fullmatch(r"(\d*)\.(\d*)\s*(?:\\(?:overline|bar|dot)\s*\{(\d+)\}|\\dot\s*(\d))", text):
+    if match := re.fullmatch(r"(\d*)\.(\d*)\s*\\(?:overline|bar|dot)\s*(?:\{(\d+)\}|(\d))", text):
         return Number(_repeating(match[1], match[2], match[3] or match[4]))
     if match := re.fullmatch(r"(\d*)\.(\d*?)(\d{1,6}?)\3{2,}\s*(?:\\ldots|\.\.\.)", text):
         return Number(_repeating(match[1], match[2], match[3]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from rufus_plugins.rewards.math_canonical import split_top
-from rufus_plugins.rewards.math_numbers import GROUPED
+from rufus_plugins.rewards.math_numbers import GROUPED, number
 
 NAME = r"(?:[A-Za-z]|\\(?:vec|overrightarrow|hat|bar|overline)\s*\{[^{}]*\}|\\[A-Za-z]+)(?:_(?:\{[^{}]*\}|\w))?'*"
 RELATION = re.compile(r"\\le(?![A-Za-z])|\\ge(?![A-Za-z])|\\ne(?![A-Za-z])|<=|>=|<|>")
@@ -68,7 +68,7 @@ def shape_of(text: str) -> Shape:
     if text.startswith(r"\{") and text.endswith(r"\}") and _balanced(text[2:-2]):
         inner = text[2:-2].strip()
         if not re.search(r"\\mid(?![A-Za-z])|(?<!\|)\|(?!\|)|:", inner):
-            return Shape("set", _plus_minus([p for p in split_top(inner) if p]))
+            return Shape("set", _plus_minus([*dict.fromkeys(p for p in split_top(inner) if p)]))
     if len(text) > 2 and text[0] in "([" and text[-1] in ")]" and _balanced(text[1:-1]):
         inner = split_top(text[1:-1])
         if len(inner) > 1:
@@ -92,11 +92,11 @@ def _balanced(text: str) -> bool:
 
 
 def _plus_minus(parts: list[str]) -> list[str]:
-    """Each part with one \\pm becomes two."""
+    """Each part with one \\pm or \\mp becomes two."""
     out: list[str] = []
     for part in parts:
-        if len(re.findall(r"\\pm(?![A-Za-z])", part)) == 1 and r"\mp" not in part:
-            out += [re.sub(r"\\pm(?![A-Za-z])\s*", sign, part) for sign in ("+", "-")]
+        if len(re.findall(r"\\[pm]{2}(?![A-Za-z])", part)) == 1:
+            out += [re.sub(r"\\(?:pm|mp)(?![A-Za-z])\s*", sign, part) for sign in ("+", "-")]
         else:
             out.append(part)
     return [re.sub(r"^\+", "", p) for p in out]
@@ -132,7 +132,24 @@ def interval_of(shape: Shape, beside: Shape, text: str) -> Shape:
     intervals = [_solved(p) for p in shape.parts]
     if not all(intervals):
         return shape
+    if len(intervals) == 2 and (both := _intersection(intervals, text)):
+        return shape_of(both)
     return shape_of(intervals[0]) if len(intervals) == 1 else Shape("union", [i for i in intervals if i])
+
+
+def _intersection(intervals: list[str], text: str) -> str | None:
+    """`x > 1 and x < 5` is (1,5); so is `x > 1, x < 5`, whose union would be everything. None for a union."""
+    if re.search(r"(?<![A-Za-z])or(?![A-Za-z])|\\cup", text):
+        return None
+    halves = sorted(intervals, key=lambda i: i.startswith(r"(-\infty"))
+    if not (halves[0].endswith(r",\infty)") and halves[1].startswith(r"(-\infty,")):
+        return None
+    low, high = halves[0].removesuffix(r",\infty)"), halves[1].removeprefix(r"(-\infty,")
+    ends = number(low[1:]), number(high[:-1])
+    overlap = None not in ends and ends[0].value < ends[1].value
+    if re.search(r"(?<![A-Za-z])and(?![A-Za-z])", text):
+        return r"\emptyset" if None not in ends and ends[0].value > ends[1].value else f"{low},{high}"
+    return f"{low},{high}" if overlap else None
 
 
 def _solved(text: str) -> str | None:
@@ -141,6 +158,9 @@ def _solved(text: str) -> str | None:
     sides = [s.strip() for s in split_outside(RELATION, text)]
     if len(sides) != len(signs) + 1:
         return None
+    absolute = re.fullmatch(rf"\|\s*({NAME})\s*\|", sides[0])
+    if absolute and signs in (["<"], [r"\le"]) and number(sides[1]):
+        return rf"{'[' if signs[0] != '<' else '('}-{sides[1]},{sides[1]}{']' if signs[0] != '<' else ')'}"
     if not signs or r"\ne" in signs or not all(sides):
         return None
     up = {"<", r"\le"}

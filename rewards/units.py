@@ -36,7 +36,7 @@ def _table() -> tuple[dict[str, tuple[float, dict[str, int], bool]], dict[str, t
             names[n] = (factor, exponents)
 
     # L length, M mass, T time, I current, K temperature, N amount, J luminous intensity, A angle, B bits,
-    # C, E, P dollars, euros, pounds
+    # C, E, P, Y, R dollars, euros, pounds, yen, rupees
     add("m", 1, "L", "meter,metre", True)
     add("g", 1e-3, "M", "gram,gramme", True)
     add("s", 1, "T", "second,sec", True)
@@ -104,6 +104,8 @@ def _table() -> tuple[dict[str, tuple[float, dict[str, int], bool]], dict[str, t
     add("cent ¢", 0.01, "C", "cent")
     add("€ EUR", 1, "E", "euro")
     add("£ GBP", 1, "P")
+    add("¥ JPY", 1, "Y", "yen")
+    add("₹ INR", 1, "R", "rupee")
     add("rev", 2 * math.pi, "A", "revolution")
     add("rpm", 2 * math.pi / 60, "A T-1")
     return symbols, names

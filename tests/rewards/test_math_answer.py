@@ -155,3 +155,9 @@ def test_what_runs_outside_the_jail_ends_on_hostile_texts(piece):
     found = final_answer(piece * 20_000)
     assert found is None or len(found) <= 10_000
     assert quick("\\sqrt{2}", piece * (4900 // len(piece))) in (None, False)
+
+
+def test_a_box_that_was_cut_off_is_no_answer():
+    assert final_answer("The answer is \\boxed{12") is None
+    assert final_answer("The answer is 12. Check: \\boxed{12") == "12"
+    assert final_answer("\\boxed{5} so the final answer: $\\boxed{\\frac{1}{2") == "5"
