@@ -212,6 +212,10 @@ def boot(config: dict) -> None:
         mount("/usr", usr, None, _BIND)
     merged = overlay("root", f"{SCRATCH}/base", layers, owner, copy_from)
     merged_usr = overlay("usr", usr, layers, owner, copy_from)
+    os.mkdir(f"{SCRATCH}/shm")
+    os.chmod(f"{SCRATCH}/shm", 0o1777)
+    if owner:
+        os.chown(f"{SCRATCH}/shm", owner, owner)
     binds = []
     for name, path in (("python", config["python"]), ("code", os.path.dirname(os.path.realpath(__file__)))):
         os.mkdir(f"{SCRATCH}/{name}")  # lifted out of folders that only the caller may enter
@@ -254,6 +258,8 @@ def become_bubblewrap(config: dict, merged: str, merged_usr: str, binds: list[st
     args += ["--clearenv", "--hostname", config["hostname"], "--seccomp", str(filter_file)]
     args += ["--setenv", "LD_LIBRARY_PATH", "/.rufus/python/lib", "--setenv", "LANG", "C.UTF-8"]
     args += ["--bind", merged, "/", "--bind", merged_usr, "/usr", *binds, "--proc", "/proc", "--dev", "/dev"]
+    # bubblewrap's /dev may take half of the machine's memory: what is written there counts as disk
+    args += ["--bind", f"{SCRATCH}/shm", "/dev/shm", "--remount-ro", "/dev"]
     args += ["--chdir", "/", f"/.rufus/python/{config['interpreter']}", "-I", "-S", "-X", "utf8"]
     args += ["/.rufus/code/local_server.py", json.dumps(config["server"])]
     for fd in os.listdir("/proc/self/fd"):

@@ -150,14 +150,11 @@ class Server:
     def op_exec(self, request: dict, body: bytes) -> None:
         out, err, told = os.pipe(), os.pipe(), os.pipe()
         try:
-            pid = os.fork()
-        except BlockingIOError:  # a fork bomb holds every place: nothing could ever run again
-            for _ in range(20):
-                self.signal_all(signal.SIGSTOP)
-            self.signal_all(signal.SIGKILL)
-            time.sleep(0.1)
-            self.reap()
-            pid = os.fork()
+            pid = self.fork()
+        except OSError:
+            for fd in (*out, *err, *told):
+                os.close(fd)
+            raise
         if not pid:
             self.become(request, body, out[1], err[1], told[1])
         for _, write in (out, err, told):
@@ -176,6 +173,17 @@ class Server:
             self.readers[fd] = command
             self.selector.register(fd, selectors.EVENT_READ)
         self.send({"started": request["id"]})
+
+    def fork(self) -> int:
+        try:
+            return os.fork()
+        except BlockingIOError:  # a fork bomb holds every place: nothing could ever run again
+            for _ in range(20):
+                self.signal_all(signal.SIGSTOP)
+            self.signal_all(signal.SIGKILL)
+            time.sleep(0.1)
+            self.reap()
+            return os.fork()
 
     def become(self, request: dict, command: bytes, out: int, err: int, told: int) -> None:
         """On the forked child. What goes wrong before the command runs is told, and the command never started."""
@@ -274,20 +282,28 @@ class Server:
 
     def watch_memory(self) -> None:
         """Kills the largest process when all together pass the limit, as the kernel does for a container."""
-        total, largest, size = 0, 0, 0
-        for pid, fields in processes():
-            if pid == 1:
-                continue
+        limit, detached = self.config["memory_bytes"], detached_segments()
+        bound = total = sum(detached.values())
+        if total > limit:  # nobody uses them, so nobody's end would free them
+            for segment in detached:
+                ctypes.CDLL(None).shmctl(segment, 0, None)
+            return
+        found = [(pid, int(fields[3])) for pid, fields in processes() if pid != 1]
+        for pid, _ in found:
             try:
                 with open(f"/proc/{pid}/statm") as file:
-                    _, resident, shared, *_ = file.read().split()
-            except (OSError, ValueError):
+                    bound += int(file.read().split()[1]) * _PAGE
+            except (OSError, IndexError):
                 continue
-            own = (int(resident) - int(shared)) * _PAGE
+        if bound <= limit:
+            return
+        largest, size = 0, 0
+        for pid, leader in found:
+            own = memory_of(pid)
             total += own
             if own > size:
-                largest, size, session = pid, own, int(fields[3])
-        if total > self.config["memory_bytes"] and largest:
+                largest, size, session = pid, own, leader
+        if total > limit and largest:
             if session in self.commands:
                 self.commands[session].out_of_memory = True
             try:
@@ -341,6 +357,39 @@ def processes():
                     yield int(name), file.read().rpartition(")")[2].split()
             except OSError:
                 continue
+
+
+def memory_of(pid: int) -> int:
+    """Bytes that the process has for itself, and its part of what it shares without a file."""
+    anonymous = shared = 0
+    try:
+        with open(f"/proc/{pid}/status", errors="replace") as file:
+            for line in file:
+                if line.startswith("RssAnon:"):
+                    anonymous = int(line.split()[1]) << 10
+                elif line.startswith("RssShmem:"):
+                    shared = int(line.split()[1]) << 10
+        if shared:
+            with open(f"/proc/{pid}/smaps_rollup") as file:
+                shared = next((int(line.split()[1]) << 10 for line in file if line.startswith("Pss_Shmem:")), shared)
+    except (OSError, ValueError, IndexError):
+        pass
+    return anonymous + shared
+
+
+def detached_segments() -> dict[int, int]:
+    """System V segments that no process is attached to -> resident bytes."""
+    found = {}
+    try:
+        with open("/proc/sysvipc/shm") as file:
+            names = file.readline().split()
+            for line in file:
+                row = dict(zip(names, map(int, line.split()), strict=False))
+                if not row["nattch"]:
+                    found[row["shmid"]] = row["rss"]
+    except (OSError, ValueError, KeyError):
+        pass
+    return found
 
 
 def switch_user(user: str) -> tuple[str, str]:

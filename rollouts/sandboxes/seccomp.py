@@ -209,6 +209,7 @@ def session_filter() -> bytes:
         if name not in _OF_A_SESSION:
             _deny(code, numbers[column])
     _deny(code, _CLONE3[column], errno.ENOSYS)  # its flags lie in memory: glibc then falls back to clone
+    _deny(code, _MEMFD[column], errno.ENOSYS)  # memory that no process and no file system shows
     _deny_flags(code, _CLONE[column], _CLONE_NEW)
     return _end(code)
 

@@ -244,6 +244,61 @@ def test_memory_beyond_the_limit_is_taken_back_and_told():
     played(play, memory_mb=200)
 
 
+SHARED = """
+import mmap, os, time
+m = mmap.mmap(-1, 300 << 20)
+for at in range(0, len(m), 4096): m[at] = 1
+time.sleep(60)
+"""
+SEGMENTS = """
+import ctypes, time
+libc = ctypes.CDLL(None)
+libc.shmat.restype = ctypes.c_void_p
+for _ in range(3):
+    at = libc.shmat(libc.shmget(0, 100 << 20, 0o1600), None, 0)
+    ctypes.memset(at, 1, 100 << 20)
+    libc.shmdt(ctypes.c_void_p(at))
+time.sleep(2)
+print(sum(int(line.split()[-2]) for line in open("/proc/sysvipc/shm").readlines()[1:]) >> 20)
+"""
+
+
+def test_memory_that_no_process_has_for_itself_counts_too():
+    async def play(s):
+        for name, text in (("shared.py", SHARED), ("segments.py", SEGMENTS)):
+            await s.write_file(f"/tmp/{name}", text.encode())
+        shared = await s.exec("python3 /tmp/shared.py", 30)
+        assert shared.exit_code == 137 and "memory" in shared.stderr
+        segments = await s.exec("python3 /tmp/segments.py", 30)  # killed while attached, or taken away behind it
+        assert segments.exit_code == 137 or int(segments.stdout) <= 200
+        hidden = await s.exec("python3 -c 'import os; os.memfd_create(\"x\")'", 30)
+        assert hidden.exit_code == 1 and "not implemented" in hidden.stderr
+
+    played(play, memory_mb=200)
+
+
+def test_memory_that_processes_share_counts_once():
+    script = "import mmap, os, time\nm = mmap.mmap(-1, 100 << 20)\nfor i in range(3): os.fork()\n"
+    script += "for at in range(0, len(m), 4096): m[at] = 1\ntime.sleep(1.5)\nprint('lived', flush=True)"
+
+    async def play(s):
+        await s.write_file("/tmp/x.py", script.encode())
+        assert (await s.exec("python3 /tmp/x.py; wait", 30)).stdout.startswith("lived")
+
+    played(play, memory_mb=300)
+
+
+def test_what_is_written_to_dev_counts_as_disk():
+    async def play(s):
+        assert (await s.exec("head -c 100000000 /dev/zero > /dev/shm/fill", 60)).exit_code == 1
+        assert (await s.exec("rm /dev/shm/fill; head -c 100000000 /dev/zero > /dev/fill", 60)).exit_code == 1
+        use = "import multiprocessing as m; print(m.Pool(2).map(abs, [-1, 2]))"
+        assert (await s.exec(f"python3 -c '{use}' 2>/dev/null", 60)).stdout == "[1, 2]\n"
+        assert (await s.exec("echo x > /dev/null; head -c 3 /dev/urandom | wc -c", 20)).stdout == "3\n"
+
+    played(play, disk_mb=20)
+
+
 def test_a_full_disk_is_the_commands_own_problem():
     async def play(s):
         result = await s.exec("head -c 100000000 /dev/zero > /tmp/fill", 60)
