@@ -145,6 +145,8 @@ def _fit_scalar(kind: type, value: Any) -> Any:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
+        if value != value:  # it would pass every check of a range
+            raise Unfit("a number is needed, not nan")
         return value
     raise Unfit(f"{kind.__name__} is needed, not {type(value).__name__}")
 

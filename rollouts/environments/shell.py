@@ -69,6 +69,14 @@ class Shell:
         self._ends = float("inf")
         self._commands = 0
 
+    def preflight(self) -> None:
+        """Raises `ConfigError` for a sandbox or a field of it that does not exist, or that this machine cannot have."""
+        from rufus_plugins.plugins import registry
+
+        machine = registry().build("sandbox", self.sandbox, self.sandbox_config)
+        if hasattr(machine, "preflight"):
+            machine.preflight()
+
     async def start(self, task: Task) -> Sequence[Message]:
         """Raises `DataError` for a record that was not prepared for this backend."""
         fields: dict[str, Any] = {}

@@ -60,6 +60,10 @@ class E2B:
         self._closed = False
         self._create_key = uuid.uuid4().hex
 
+    def preflight(self) -> None:
+        """Raises `ConfigError` without E2B's SDK."""
+        _sdk()
+
     # -- the protocol -----------------------------------------------------------------------------------------------
 
     async def exec(

@@ -37,6 +37,7 @@ _READ_BYTES = 64 << 20
 _CHUNK = 16 << 20
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ids = itertools.count(1)
+_NO_BWRAP = "The local sandbox needs bwrap: install bubblewrap, or use the sandbox e2b."
 
 
 @dataclass
@@ -81,6 +82,11 @@ class Local:
         self._ending: asyncio.Task | None = None
         self._closed = False
         self._fork_of = 0
+
+    def preflight(self) -> None:
+        """Raises `SandboxUnavailable` without bubblewrap. The rest shows at the first start."""
+        if not shutil.which("bwrap"):
+            raise SandboxUnavailable(_NO_BWRAP)
 
     # -- the protocol -----------------------------------------------------------------------------------------------
 
@@ -261,7 +267,7 @@ class Local:
     def _popen(self, theirs: socket.socket) -> subprocess.Popen:
         bwrap = shutil.which("bwrap")
         if not bwrap:
-            raise SandboxUnavailable("The local sandbox needs bwrap: install bubblewrap, or use the sandbox e2b.")
+            raise SandboxUnavailable(_NO_BWRAP)
         for layer in self._layers():
             if not os.path.isdir(layer):
                 raise ConfigError(f"the snapshot {self.snapshot} needs the folder {layer}, which is not there")

@@ -69,6 +69,8 @@ def test_a_fitting_value_becomes_what_the_field_declares(key, value, becomes):
         ("count", None, "int is needed, not NoneType"),
         ("share", "0.5", "float is needed, not str"),
         ("share", False, "float is needed, not bool"),
+        ("share", float("nan"), "not nan"),
+        ("maybe", float("nan"), "float | None is needed"),
         ("on", 1, "bool is needed, not int"),
         ("text", 1, "str is needed, not int"),
         ("maybe", "x", "float | None is needed"),

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -110,6 +111,24 @@ def test_a_broken_plugin_that_is_not_selected_does_not_matter(config):
 def test_untrusted_code_does_not_start_without_isolation(config):
     with pytest.raises(SandboxUnavailable, match="bubblewrap"):
         module.preflight(config("reward=needs_sandbox"))
+
+
+@pytest.mark.parametrize(
+    "wrong, said",
+    [
+        ("rufus.environment.sandbox=locl", "no sandbox named 'locl'"),
+        ("+rufus.environment.sandbox_config={disk: 1}", "no field 'disk'"),
+        ("+rufus.environment.tool_format=glm5", "tool_format='glm5': nobody reads it"),
+        ("actor_rollout_ref.rollout.multi_turn.format=glm5", "tool_format='glm5': nobody reads it"),
+        ("rufus.environment.command_timeout_s=nan", "not nan"),
+        ("+rufus.environment.max_turns=0", "max_turns=0"),
+        ("+rufus.environment.compaction={by: magic}", "one of policy, openai_compatible, rule"),
+    ],
+)
+def test_an_environment_that_could_not_play_ends_the_run(config, wrong, said):
+    shell = ("algorithm=gspo", "reward=plain", "environment=shell")
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        module.preflight(config(*shell, wrong))
 
 
 def test_unknown_estimators_and_losses_are_named_with_those_that_exist(config):

@@ -26,7 +26,7 @@ from rufus_plugins.rollouts.turns import Sampled
 from rufus_plugins.types import ContextSegment
 
 from . import environment_hosts
-from .chat_tokens import ChatTokens
+from .chat_tokens import ChatTokens, asked_format
 from .stock_tools import stock_tools
 from .tasks import task_of
 from .validating import told_validation
@@ -219,8 +219,7 @@ _chats: dict[tuple[int, str | None], tuple[Any, ChatTokens]] = {}
 
 
 def _chat(config: Any, tokenizer: Any, model_type: str | None, rules: EpisodeRules) -> ChatTokens:
-    named = config.actor_rollout_ref.rollout.multi_turn.get("format")
-    tool_format = rules.tool_format or (named if named != "hermes" else None)  # hermes is verl's default for all
+    tool_format = asked_format(config, rules)
     key = (id(tokenizer), tool_format)
     if key not in _chats:
         kwargs = config.data.get("apply_chat_template_kwargs") or {}

@@ -262,6 +262,13 @@ def text_of(content: Any) -> str:
     return str(content)
 
 
+def asked_format(config: Any, rules: Any) -> str | None:
+    """The tool format that a run's config names, None for that of the model family. Raises `ConfigError`."""
+    named = config.actor_rollout_ref.rollout.multi_turn.get("format")
+    name = rules.tool_format or (named if named != "hermes" else None)  # hermes is verl's default for all
+    return None if name is None else _known_format(name)
+
+
 def _known_format(name: str) -> str:
     from verl.experimental.agent_loop.tool_parser import ToolParser
 

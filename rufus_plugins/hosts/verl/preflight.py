@@ -74,6 +74,12 @@ def _check_reward_manager(config: Any, reward: str | None) -> None:
 def _check_agent_loop(config: Any, environment: str | None) -> None:
     loop = config.actor_rollout_ref.rollout.agent.default_agent_loop
     if (environment is not None) == (loop == AGENT_LOOP):
+        if environment is not None:
+            from rufus_plugins import selection
+
+            from .chat_tokens import asked_format
+
+            asked_format(config, selection.rules_of(config))
         return
     if environment is not None:
         raise ConfigError(
