@@ -27,12 +27,12 @@ def fill(connection: Any, seed: int = 0) -> None:
         "CREATE TABLE bodies (name VARCHAR, kind VARCHAR, parent VARCHAR, radius DOUBLE, mass DOUBLE, axis DOUBLE, "
         "period DOUBLE, discovered INTEGER)"
     )
-    connection.executemany("INSERT INTO bodies VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows("bodies.txt", 3))
+    _insert(connection, "bodies", rows("bodies.txt", 3))
     connection.execute(
         'CREATE TABLE elements (name VARCHAR, symbol VARCHAR, number INTEGER, molar_mass DOUBLE, "row" INTEGER, '
         '"column" INTEGER, density DOUBLE, melting DOUBLE, boiling DOUBLE, state VARCHAR)'
     )
-    connection.executemany("INSERT INTO elements VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows("elements.txt", 2, 9))
+    _insert(connection, "elements", rows("elements.txt", 2, 9))
     ships, ports, voyages = company(seed)
     connection.execute("CREATE TABLE ship (id INTEGER, name VARCHAR, flag VARCHAR, built INTEGER, speed DOUBLE)")
     connection.execute("CREATE TABLE port (id INTEGER, name VARCHAR, region VARCHAR, x DOUBLE, y DOUBLE)")

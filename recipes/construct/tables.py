@@ -89,6 +89,7 @@ def open_tables(description: str | Path | None = None, seed: int = 0) -> TableSe
         raise ConfigError(f"{path} has no `tables`: see recipes/construct/built_in.yaml for a whole one.")
     connection = duckdb.connect()
     connection.execute("SET autoinstall_known_extensions = false")
+    connection.execute("SET enable_progress_bar = false")
     files = [str(path)]
     if not description:
         built_in.fill(connection, seed)

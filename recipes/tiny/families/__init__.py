@@ -65,10 +65,11 @@ def says(text: str) -> tuple[Message, ...]:
 
 def calls(name: str, arguments: Mapping[str, Any], result: str) -> tuple[Message, ...]:
     """An assistant's call and the tool's answer."""
-    call = {"type": "function", "function": {"name": name, "arguments": dict(arguments)}}
+    id_ = "-".join([name, *map(str, arguments.values())])
+    call = {"id": id_, "type": "function", "function": {"name": name, "arguments": dict(arguments)}}
     return (
         {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "name": name, "content": result},
+        {"role": "tool", "name": name, "tool_call_id": call["id"], "content": result},
     )
 
 

@@ -1,4 +1,5 @@
-"""Writes a family: `sft.parquet`, `rl/{train,heldout}.parquet`, and what its environment or reward needs."""
+"""Writes a family: `sft.jsonl` (for `rufus prepare sft`), `rl/{train,heldout}.parquet`, and what its environment or
+reward needs."""
 
 from __future__ import annotations
 
@@ -25,23 +26,17 @@ def write(stage: str, output: Path, seed: int = 0, sft_rows: int = 4_000, faulty
 
     `faulty_share` is that of recipes/tiny: the likeliest answer is then the wrong one.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     module = family(stage)
     made = module.items(seed)
     parts = splits(made, seed)
     output = Path(output)
     output.mkdir(parents=True, exist_ok=True)
-    rows = [
-        {
-            "messages": _flat([*item.prompt, *messages]),
-            "tools": json.dumps(list(module.FAMILY.tools)),
-            "enable_thinking": False,
-        }
-        for item, messages in demonstrations(parts["sft"], seed, sft_rows, faulty_share)
-    ]
-    pq.write_table(pa.Table.from_pylist(rows), output / "sft.parquet")
+    with (output / "sft.jsonl").open("w", encoding="utf-8") as file:
+        for item, messages in demonstrations(parts["sft"], seed, sft_rows, faulty_share):
+            record = {"messages": [*item.prompt, *messages], "enable_thinking": False}
+            if module.FAMILY.tools:
+                record["tools"] = list(module.FAMILY.tools)
+            file.write(json.dumps(record) + "\n")
     with RLParquet(output / "rl") as parquet:
         for split, name in (("rl", "train"), ("heldout", "heldout")):
             for item in parts[split]:
@@ -74,19 +69,6 @@ def write(stage: str, output: Path, seed: int = 0, sft_rows: int = 4_000, faulty
 
 def _text(item: Item) -> str:
     return item.ground_truth if isinstance(item.ground_truth, str) else json.dumps(item.ground_truth)
-
-
-def _flat(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One shape for all messages, as Parquet needs it: arguments and calls as JSON text."""
-    return [
-        {
-            "role": m["role"],
-            "content": m["content"],
-            "tool_calls": json.dumps(m["tool_calls"]) if m.get("tool_calls") else None,
-            "name": m.get("name"),
-        }
-        for m in messages
-    ]
 
 
 def main() -> None:

@@ -445,3 +445,10 @@ def test_quantities_agree_with_values_in_books(tables):
     earth = next(r for r in bodies.rows if r["name"] == "Earth")
     for formula, unit, value in (("escape", "km/s", 11.186), ("gravity", "m/s^2", 9.820), ("density", "g/cm^3", 5.513)):
         assert quantities.compute(bodies.formulas[formula], bodies, earth, unit) == pytest.approx(value, rel=1e-3)
+
+
+def test_the_shipped_tasks_are_those_that_the_command_builds(tasks):
+    from pathlib import Path
+
+    shipped = (Path(built_in.__file__).parent / "tasks.jsonl").read_bytes()
+    assert shipped == (tasks[2] / "out.tasks.jsonl").read_bytes()

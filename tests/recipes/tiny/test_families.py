@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rufus_plugins.plugins import registry
+from rufus_plugins.recipes.data.conversations import conversation
 from rufus_plugins.recipes.tiny.families import STAGES, demonstrations, manners, splits
 from rufus_plugins.recipes.tiny.families.__main__ import family, write
 from rufus_plugins.types import CallStatus, Task, ToolCall, Trajectory
@@ -111,13 +112,15 @@ def test_splits_are_disjoint_and_follow_the_seed(stage):
 def test_the_written_files_are_what_the_trainers_read(stage, tmp_path):
     report = write(stage, tmp_path / "a", 3, sft_rows=50)
     write(stage, tmp_path / "b", 3, sft_rows=50)
-    for name in ("sft.parquet", "rl/train.parquet", "rl/heldout.parquet", "family.json"):
+    for name in ("sft.jsonl", "rl/train.parquet", "rl/heldout.parquet", "family.json"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     rows = pq.read_table(tmp_path / "a/rl/train.parquet").to_pylist()
     assert len(rows) == report["items"]["rl"]
     assert rows[0]["data_source"] == family(stage).FAMILY.data_source
-    row = pq.read_table(tmp_path / "a/sft.parquet").to_pylist()[0]
-    assert row["messages"][0]["role"] == "user" and row["messages"][-1]["role"] == "assistant"
+    for line in (tmp_path / "a/sft.jsonl").read_text().splitlines():
+        messages, tools = conversation(json.loads(line), Counter())
+        assert messages[0]["role"] == "user" and messages[-1]["role"] == "assistant"
+        assert bool(tools) == any(m.get("tool_calls") for m in messages)
     assert max(len(r["prompt"][0]["content"]) for r in rows) < 100  # the tiny model's contexts are short
 
 
