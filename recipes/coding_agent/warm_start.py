@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rufus_plugins.errors import ConfigError, RufusError
-from rufus_plugins.recipes.tiny.by_heart import Lesson, Script, play, small_model, teach
+from rufus_plugins.recipes.tiny.by_heart import Lesson, Script, chat_of, play, small_model, teach
 from rufus_plugins.types import Task
 
 LIMIT = 1024
@@ -63,11 +63,8 @@ async def lessons_of(row: Mapping[str, Any], chat: Any, tokenizer: Any) -> list[
     return lessons
 
 
-async def learnt(rows: list[Mapping[str, Any]], tasks: int, model_type: str, tokenizer: Any) -> dict[str, list[Lesson]]:
+async def learnt(rows: list[Mapping[str, Any]], tasks: int, chat: Any, tokenizer: Any) -> dict[str, list[Lesson]]:
     """Task -> lessons, of the `tasks` tasks that are shortest to tell."""
-    from rufus_plugins.hosts.verl.chat_tokens import ChatTokens
-
-    chat = ChatTokens(tokenizer, model_type)
     fit = []
     for row in rows:
         try:
@@ -93,7 +90,7 @@ def main(argv: list[str] | None = None) -> int:
     model, tokenizer = small_model()
     try:
         rows = pq.read_table(options.data).to_pylist()
-        found = asyncio.run(learnt(rows, options.tasks, model.config.model_type, tokenizer))
+        found = asyncio.run(learnt(rows, options.tasks, chat_of(model, tokenizer), tokenizer))
         if not found:
             raise ConfigError(f"{options.data} holds no task that can be taught")
         steps = teach(model, [lesson for lessons in found.values() for lesson in lessons])

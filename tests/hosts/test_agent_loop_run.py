@@ -52,7 +52,7 @@ def folder(tmp_path_factory):
         torch.set_num_threads(1)
         model, tokenizer = small_model()
         rules = EpisodeRules(compaction=COMPACTION, retries=0)
-        teach(model, lookup_plugin.lessons(tokenizer, rules, Limits(PROMPT + RESPONSE, RESPONSE)))
+        teach(model, lookup_plugin.lessons(model, tokenizer, rules, Limits(PROMPT + RESPONSE, RESPONSE)))
         model.save_pretrained(folder / "model")
         tokenizer.save_pretrained(folder / "model")
         rows = []

@@ -39,23 +39,22 @@ def test_a_lesson_is_learnt_to_the_token_or_it_is_said_that_it_was_not():
 
 
 def test_a_played_episode_gives_the_segments_that_a_rollout_would_train_on():
-    from rufus_plugins.hosts.verl.chat_tokens import ChatTokens
-    from rufus_plugins.recipes.tiny import tokenizer
     from rufus_plugins.rollouts.environments.functions import Functions
     from rufus_plugins.rollouts.episode import Limits
     from rufus_plugins.rollouts.rules import EpisodeRules
     from rufus_plugins.types import Task
 
-    words = tokenizer.build()
+    model, words = by_heart.small_model()
     said = say("ls")("<|user|>\nGo.<|assistant|>")
     call = by_heart.Script(words, say("ls"))
     task = Task("t", "d", ({"role": "user", "content": "Go."},))
     environment = Functions(functions=["os.path:basename"])
-    play = by_heart.play(task, environment, ChatTokens(words, "glm4_moe"), call, EpisodeRules(), Limits(900, 900))
+    play = by_heart.play(task, environment, by_heart.chat_of(model, words), call, EpisodeRules(), Limits(900, 900))
     [(ids, mask)], rollout = asyncio.run(play)
     trained = words.decode([i for i, m in zip(ids, mask, strict=True) if m])
     assert trained == said + "\n<think></think>\nDone.<|endoftext|>"
     assert rollout.trajectory.termination == "answered"
+    assert "<|observation|>\n<tool_response>" in words.decode(ids)  # a call's end token ends the turn
 
 
 def test_a_solution_of_one_script_is_one_command():

@@ -88,13 +88,12 @@ def say(word, short):
     return said
 
 
-def lessons(tokenizer, rules, limits):
+def lessons(model, tokenizer, rules, limits):
     """The different segments of an episode per word, and of a second one for one of them."""
-    from rufus_plugins.hosts.verl.chat_tokens import ChatTokens
-    from rufus_plugins.recipes.tiny.by_heart import Script, play
+    from rufus_plugins.recipes.tiny.by_heart import Script, chat_of, play
     from rufus_plugins.rollouts.environments.functions import Functions
 
-    chat = ChatTokens(tokenizer, "glm4_moe")
+    chat = chat_of(model, tokenizer)
     found = {}
     for word, short in [(TWO_WAYS, True), *((word, False) for word in PRICES)]:
         environment = Functions(functions=["lookup_plugin:lookup"])
