@@ -25,11 +25,16 @@ from rufus_plugins.recipes.data.template_trace import render
 if TYPE_CHECKING:
     import numpy as np
 
-_THINKING = re.compile(
-    r"\s*(?:<think>.*?</think>|\[THINK\].*?\[/THINK\]|<\|START_THINKING\|>.*?<\|END_THINKING\|>|"
-    r"<\|channel\|>analysis.*?<\|end\|>)\s*",
-    re.DOTALL,
+_TAGS = (
+    ("<think>", "</think>"),
+    ("[THINK]", "[/THINK]"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<|channel|>analysis<|message|>", "<|end|>"),
+    ("<|channel>thought", "<channel|>"),
+    ("<seed:think>", "</seed:think>"),
 )
+"""Around the thinking: DeepSeek, GLM and Qwen; Mistral; Cohere; gpt-oss; Gemma; Seed."""
+_THINKING = re.compile(r"\s*(?:" + "|".join(f"{re.escape(a)}.*?{re.escape(b)}" for a, b in _TAGS) + r")\s*", re.DOTALL)
 _CALL = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": {}}}
 _PROBES = {
     # what comes before an assistant turn -> the conversation that shows the generation prompt after it
@@ -110,16 +115,16 @@ class SFTTokenizer:
         tools: Sequence[Mapping[str, Any]] | None = None,
         enable_thinking: bool | None = None,
     ) -> Rendered:
-        said = template_messages(messages)
-        if not said:
+        if not len(messages):
             raise Refused("no_messages", "the conversation has no message")
         flags = supervised_turns(messages, self._rules)
         variables = dict(self.template_kwargs)
         if enable_thinking is not None:
             variables["enable_thinking"] = bool(enable_thinking)
         template = self._template(tools)
-        text, spans = render(template, said, self._variables(tools, variables, False))
         headers = self._headers_of(template, variables)
+        said = template_messages(messages, headers.text_arguments)
+        text, spans = render(template, said, self._variables(tools, variables, False))
         parts: dict[int, list[tuple[int, int]]] = {}
         for message, start, end in spans:
             parts.setdefault(message, []).append((start, end))
@@ -142,6 +147,19 @@ class SFTTokenizer:
                 owners.append(i)
         return Rendered(text, ranges, owners, sum(m["role"] != "system" for m in messages))
 
+    def template_messages(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        enable_thinking: bool | None = None,
+    ) -> list[dict[str, Any]]:
+        """What `apply_chat_template` has to be given for the same ids."""
+        variables = {
+            **self.template_kwargs,
+            **({} if enable_thinking is None else {"enable_thinking": enable_thinking}),
+        }
+        return template_messages(messages, self._headers_of(self._template(tools), variables).text_arguments)
+
     def encoded(self, rendered: Rendered) -> Tokens:
         try:
             encoding = self._backend.encode(rendered.text, add_special_tokens=False)
@@ -159,13 +177,18 @@ class SFTTokenizer:
     def _body(self, text: str, start: int, end: int, headers: _Headers, before: str | None) -> tuple[int, int, bool]:
         """The characters of one assistant turn that the model generates, and whether an end token is their last."""
         prompt = headers.prompt(before)
+        if before is None and prompt:  # the first pass may write a begin token or a default system message first
+            start = max(start, text.find(prompt, start, end))
         for header in (prompt, headers.after_user, headers.role):
             if text.startswith(header, start) and start + len(header) <= end:
                 start += len(header)
                 break
         else:
-            written = text[start : start + 40]
-            raise Refused("unknown_header", f"an assistant turn begins with {written!r} and not with {prompt!r}")
+            raise Refused(
+                "unknown_header",
+                f"an assistant turn begins with {text[start : start + 40]!r}, but the generation prompt is {prompt!r}; "
+                f"is enable_thinking what these records need?",
+            )
         written = text[start:end].rstrip()
         if written.endswith(self._closers):
             return start, start + len(written), True
@@ -179,6 +202,10 @@ class SFTTokenizer:
         found = _THINKING.match(text, start, end)
         if found:
             return found.end()
+        for opening, closing in _TAGS:  # opened by the generation prompt
+            if text[:start].rstrip().endswith(opening) and (at := text.find(closing, start, end)) >= 0:
+                rest = text[at + len(closing) : end]
+                return end - len(rest.lstrip())
         thought = str(message.get("reasoning_content") or "").strip()
         at = text.find(thought, start, end) if thought else -1
         if at >= 0:
@@ -193,14 +220,20 @@ class SFTTokenizer:
 
     def _probe(self, template: str, variables: Mapping[str, Any]) -> _Headers:
         prompts: dict[str, str] = {}
-        for before, messages in _PROBES.items():
+        text_arguments = False
+        for before, as_text in (("user", False), ("tool", False), ("tool", True)):
+            if before in prompts:
+                continue
             try:
-                said = [dict(m) for m in messages]
-                text, spans = render(template, said, self._variables(None, variables, True))
+                said = template_messages(_PROBES[before], as_text)
+                # what is written after the last message; some templates write the prompt within its pass
+                text, spans = render(template, said, self._variables(None, variables, False))
+                prompted, _ = render(template, said, self._variables(None, variables, True))
             except Refused:
-                continue  # no tools in this template, or no conversation begins so
+                continue  # no tools in this template, or its arguments are text
             end = max((e for _, _, e in spans), default=len(text))
-            prompts[before] = text[end:]
+            if prompted.startswith(text[:end]):
+                prompts[before], text_arguments = prompted[end:], as_text
         if "user" not in prompts:
             raise ConfigError("The chat template does not even write one user message; is it one?")
         turns = []
@@ -212,9 +245,12 @@ class SFTTokenizer:
                 turns.append("")
             else:
                 turns.append("".join(text[start:end] for i, start, end in spans if i == 1))
-        role = _common_prefix(_common_prefix(*turns), prompts["user"])
+        begins = _common_prefix(*turns) if turns[0] != turns[1] else ""
+        if not prompts["user"] and begins.strip():  # a template that knows no generation prompt
+            prompts = {before: prompt or begins for before, prompt in prompts.items()}
+        role = _common_prefix(begins, prompts["user"])
         closing = _common_prefix(*(t[::-1] for t in turns))[::-1] if turns[0] != turns[1] else ""
-        return _Headers(prompts["user"], prompts.get("tool", prompts["user"]), role, closing)
+        return _Headers(prompts["user"], prompts.get("tool", prompts["user"]), role, closing, text_arguments)
 
     # ---- the template's input
 
@@ -270,20 +306,23 @@ class _Headers:
     """The part of it with which earlier assistant turns begin as well."""
     closing: str
     """With which an assistant turn ends."""
+    text_arguments: bool
+    """Whether calls need their arguments as text."""
 
     def prompt(self, before: str | None) -> str:
         return self.after_tool if before == "tool" else self.after_user
 
 
-def template_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What the template gets: without keys that are null and without ours, arguments of calls as mappings."""
+def template_messages(messages: Sequence[Mapping[str, Any]], text_arguments: bool = False) -> list[dict[str, Any]]:
+    """What the template gets: without keys that are null and without ours, arguments of calls as mappings, or as JSON
+    text for the templates (DeepSeek's) that take nothing else."""
     said = []
     for message in messages:
         made = {k: v for k, v in message.items() if v is not None and k != "train"}
         calls = made.get("tool_calls")
         if calls is not None:
             if len(calls):
-                made["tool_calls"] = [_call(call) for call in calls]
+                made["tool_calls"] = [_call(call, text_arguments) for call in calls]
             else:
                 del made["tool_calls"]
         made.setdefault("content", "")
@@ -291,20 +330,23 @@ def template_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, A
     return said
 
 
-def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+def _call(call: Mapping[str, Any], text_arguments: bool) -> dict[str, Any]:
     made = {k: v for k, v in call.items() if v is not None}
     function = made.get("function")
     if isinstance(function, Mapping):
-        made["function"] = _with_mapping(function)
+        made["function"] = _with_arguments(function, text_arguments)
         return made
-    return _with_mapping(made)
+    return _with_arguments(made, text_arguments)
 
 
-def _with_mapping(function: Mapping[str, Any]) -> dict[str, Any]:
+def _with_arguments(function: Mapping[str, Any], as_text: bool) -> dict[str, Any]:
     made = dict(function)
-    if isinstance(made.get("arguments"), str):
+    arguments = made.get("arguments")
+    if as_text and isinstance(arguments, Mapping):
+        made["arguments"] = json.dumps(arguments, ensure_ascii=False)
+    elif not as_text and isinstance(arguments, str):
         try:
-            made["arguments"] = json.loads(made["arguments"] or "{}")
+            made["arguments"] = json.loads(arguments or "{}")
         except ValueError as error:
             raise Refused("bad_arguments", f"arguments of {made.get('name')!r} are no JSON: {error}") from error
     return made

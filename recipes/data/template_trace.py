@@ -29,54 +29,96 @@ class Spans:
         """Characters written so far."""
         self.found: list[tuple[int, int, int]] = []
         """(message, start, end), nothing empty, in the order of writing."""
-        self._loop: int | None = None
-        self._message = self._start = 0
+        self.read: set[tuple[int, int]] = set()
+        """(message being written, other message whose content was read meanwhile)."""
+        self._stack: list[tuple[int, int]] = []  # (loop, message): a template may write a tool's result within a call
+        self._start = 0
 
     def enter(self, loop: int, value: Any) -> None:
-        if self._loop is not None and self._loop != loop:
-            return  # a loop within the writing of a message: over its calls, or searching for another message
-        self._close()
-        self._open(loop, value)
+        self.leave(loop)
+        self.assigned(loop, value)
 
     def assigned(self, loop: int, value: Any) -> None:
-        """`{% set message = messages[i] %}` in a loop over numbers; the first message of a pass is the one written."""
-        if self._loop is None:
-            self._open(loop, value)
+        """Also `{% set message = messages[i] %}` in a loop over numbers; the first message of a pass is the one."""
+        message = self.index.get(id(value))
+        if message is not None and all(loop != number for number, _ in self._stack):
+            self._close()
+            self._stack.append((loop, message))
 
     def leave(self, loop: int) -> None:
-        if self._loop == loop:
-            self._close()
+        for depth, (number, _) in enumerate(self._stack):
+            if number == loop:
+                self._close()
+                del self._stack[depth:]
+                return
 
-    def _open(self, loop: int, value: Any) -> None:
-        message = self.index.get(id(value))
-        if message is not None:
-            self._loop, self._message, self._start = loop, message, self.at
+    def content_read(self, message: int) -> None:
+        if self._stack and self._stack[-1][1] != message:
+            self.read.add((self._stack[-1][1], message))
 
     def _close(self) -> None:
-        if self._loop is not None and self.at > self._start:
-            self.found.append((self._message, self._start, self.at))
-        self._loop = None
+        if self._stack and self.at > self._start:
+            owner = self._stack[-1][1]
+            if self.found and self.found[-1][0] == owner and self.found[-1][2] == self._start:
+                self.found[-1] = (owner, self.found[-1][1], self.at)
+            else:
+                self.found.append((owner, self._start, self.at))
+        self._start = self.at
+
+
+class _Watched(dict):
+    """A message that tells when its content is read."""
+
+    __slots__ = ("told",)
+
+    def __getitem__(self, key: Any) -> Any:
+        if key == "content":
+            self.told()
+        return super().__getitem__(key)
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        if key == "content":
+            self.told()
+        return super().get(key, default)
 
 
 def render(
     template: str, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]
 ) -> tuple[str, list[tuple[int, int, int]]]:
-    """The text and its spans `(message, start, end)`. Each message must be an object of its own.
+    """The text and its spans `(message, start, end)`.
 
-    Raises `Refused("template_refuses")` with the template's own words.
+    Raises `Refused`: "template_refuses" with the template's own words, "untraceable" where an assistant's turn is
+    written with the text of another message in it.
     """
     compiled = _compiled(template)
-    spans = Spans(messages)
+    watched = [_Watched(message) for message in messages]
+    spans = Spans(watched)
+    for i, message in enumerate(watched):
+        message.told = functools.partial(spans.content_read, i)
     calls = {ENTER: spans.enter, ASSIGNED: spans.assigned, LEAVE: spans.leave}
     pieces: list[str] = []
     try:
-        context = compiled.new_context({**variables, **calls, "messages": list(messages)})
+        context = compiled.new_context({**variables, **calls, "messages": watched})
         for piece in compiled.root_render_func(context):
             pieces.append(piece)
             spans.at += len(piece)
     except Exception as error:  # a template may divide by zero: whatever it raises, it does not write this conversation
         raise Refused("template_refuses", f"{type(error).__name__}: {error}") from error
-    return "".join(pieces), spans.found
+    text = "".join(pieces)
+    _check_reads(text, messages, spans)
+    return text, spans.found
+
+
+def _check_reads(text: str, messages: Sequence[Mapping[str, Any]], spans: Spans) -> None:
+    """A turn whose pass read the content of another message may look at it, but not write it."""
+    for writer, other in sorted(spans.read):
+        said, own = messages[other].get("content"), messages[writer]
+        if own.get("role") != "assistant" or not isinstance(said, str) or not said.strip():
+            continue
+        if said.strip() in str(own.get("content")) or said.strip() in str(own.get("reasoning_content")):
+            continue
+        if any(said.strip() in text[start:end] for owner, start, end in spans.found if owner == writer):
+            raise Refused("untraceable", f"the template writes message {other} within the turn of message {writer}")
 
 
 @functools.lru_cache(maxsize=16)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 from rufus_plugins.errors import ConfigError
 from rufus_plugins.recipes.data.records import Raw, Refused
-from rufus_plugins.recipes.data.sft_tokens import Rendered, SFTTokenizer, Tokens, decoded_tools, template_messages
+from rufus_plugins.recipes.data.sft_tokens import Rendered, SFTTokenizer, Tokens, decoded_tools
 from rufus_plugins.recipes.data.tool import RecordTool, SetAside
 
 AT_ONCE = 32
@@ -129,11 +129,11 @@ class Tokenise(RecordTool):
 
     def _compare(self, raw: Raw, tokens: Tokens) -> None:
         """The first conversation of a chunk against transformers' own way: it must never differ."""
-        thinking = self._thinking(raw.record)
+        thinking, tools = self._thinking(raw.record), decoded_tools(raw.record.get("tools"))
         more = {} if thinking is None else {"enable_thinking": thinking}
         encoded = self._writer.tokenizer.apply_chat_template(
-            template_messages(raw.record[self.messages_field]),
-            tools=decoded_tools(raw.record.get("tools")),
+            self._writer.template_messages(raw.record[self.messages_field], tools, thinking),
+            tools=tools,
             return_dict=True,
             **{**self.template_kwargs, **more},
         )

@@ -1,5 +1,6 @@
 """Token ids are the chat template's own, and the loss mask is what a model would have had to generate."""
 
+import copy
 import json
 import sys
 from pathlib import Path
@@ -56,6 +57,12 @@ EXPECTED = {
     "outputs_end": ["I look.<|call|>search<|eos|>", "Sunny.<|eos|>"],
 }
 STOPS = {"unclosed": ("<|user|>", "<|observation|>")}
+
+
+def with_template(template):
+    tok = copy.deepcopy(tokenizer("chatml"))
+    tok.chat_template = template
+    return tok
 
 
 def made(name, mask="rufus_air", kind="bytes", **more):
@@ -236,18 +243,91 @@ def test_what_the_template_refuses_is_refused_with_its_words():
     ],
 )
 def test_a_template_that_cannot_be_followed_is_refused_and_not_guessed(template, reason):
-    import copy
-
-    tok = copy.deepcopy(tokenizer("chatml"))
-    tok.chat_template = template
+    tok = with_template(template)
     with pytest.raises(Refused) as refused:
         SFTTokenizer(tok)([USER, ANSWER])
     assert refused.value.reason == reason
 
 
-def test_an_end_token_that_swallows_white_space_still_counts():
-    import copy
+TURN = "{{- '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"
+HEAD = "{{- '<|im_start|>assistant\\n' }}"
 
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        # the prompt within the last pass, no prompt at all, a begin token within the first pass
+        "{%- for m in messages %}"
+        + TURN
+        + "{%- if loop.last and add_generation_prompt %}"
+        + HEAD
+        + "{% endif %}{% endfor %}",
+        "{%- for m in messages %}" + TURN + "{%- endfor %}",
+        "{%- for m in messages %}{%- if loop.first %}{{- '<|endoftext|>' }}{%- endif %}" + TURN + "{%- endfor %}"
+        "{%- if add_generation_prompt %}" + HEAD + "{%- endif %}",
+    ],
+)
+def test_the_header_is_found_wherever_a_template_writes_its_prompt(template):
+    tok = with_template(template)
+    chat = [ANSWER, USER, ANSWER | {"content": "Rain."}]
+    assert supervised(SFTTokenizer(tok, "axion")(chat), tok) == ["Sunny.<|im_end|>", "Rain.<|im_end|>"]
+
+
+def test_calls_are_given_as_text_to_templates_that_take_nothing_else():
+    tok = with_template(
+        "{%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' + m.content }}"
+        "{%- for c in m.tool_calls or [] %}{{- c.function.name + ':' + c.function.arguments }}{%- endfor %}"
+        "{{- '<|im_end|>\\n' }}{%- endfor %}{%- if add_generation_prompt %}" + HEAD + "{%- endif %}"
+    )
+    write = SFTTokenizer(tok)
+    tokens = write(AGENT)
+    assert supervised(tokens, tok) == [
+        "I look.search:" + ACTION["tool_calls"][0]["function"]["arguments"] + "<|im_end|>",
+        "Sunny.<|im_end|>",
+    ]
+    assert tokens.ids.tolist() == tok.apply_chat_template(write.template_messages(AGENT), return_dict=True)["input_ids"]
+
+
+AHEAD = (
+    "{%- for m in messages %}{%- if m.role != 'tool' %}{{- '<|im_start|>' + m.role + '\\n' }}"
+    "{%- for c in m.tool_calls or [] %}{{- 'call' }}{%- endfor %}LOOK{{- m.content + '<|im_end|>\\n' }}{%- endif %}"
+    "{%- endfor %}{%- if add_generation_prompt %}" + HEAD + "{%- endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        # Gemma 4 writes the results within the turn that called; what follows them belongs to the turn again
+        "{%- for k in range(loop.index0 + 1, messages|length) %}{%- set t = messages[k] %}"
+        "{%- if t.role == 'tool' %}{{- t.content }}{%- endif %}{%- endfor %}",
+        "{%- if not loop.last and loop.nextitem.role == 'tool' %}{{- loop.nextitem.content }}{%- endif %}",
+    ],
+)
+def test_results_that_a_template_writes_into_the_turn_are_never_supervised(look):
+    with pytest.raises(Refused) as refused:
+        SFTTokenizer(with_template(AHEAD.replace("LOOK", look)))(AGENT)
+    assert refused.value.reason == "untraceable"
+    peeks = "{%- if not loop.last and loop.nextitem.content == 'x' %}{%- endif %}"
+    tok = with_template(AHEAD.replace("LOOK", peeks))
+    assert supervised(SFTTokenizer(tok)(AGENT), tok) == ["callI look.<|im_end|>", "Sunny.<|im_end|>"]
+
+
+def test_earlier_thinking_that_the_prompt_opened_is_masked_to_its_end():
+    tok = with_template(
+        "{%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' }}{%- if m.role == 'assistant' %}"
+        "{{- '<think>\\n' + (m.reasoning_content or '') + '</think>\\n' }}{%- endif %}"
+        "{{- m.content + '<|im_end|>\\n' }}{%- endfor %}{%- if add_generation_prompt %}"
+        "{{- '<|im_start|>assistant\\n<think>\\n' }}{%- endif %}"
+    )
+    chat = [USER, EARLIER, USER, ANSWER | {"reasoning_content": "clear"}]
+    assert supervised(SFTTokenizer(tok, "every_turn")(chat), tok) == [
+        "Fine.<|im_end|>",
+        "clear</think>\nSunny.<|im_end|>",
+    ]
+
+
+def test_an_end_token_that_swallows_white_space_still_counts():
     from tokenizers import AddedToken
 
     tok = copy.deepcopy(tokenizer("chatml"))
