@@ -452,3 +452,15 @@ def test_the_shipped_tasks_are_those_that_the_command_builds(tasks):
 
     shipped = (Path(built_in.__file__).parent / "tasks.jsonl").read_bytes()
     assert shipped == (tasks[2] / "out.tasks.jsonl").read_bytes()
+
+
+def test_the_description_in_the_docs_is_a_whole_one(tmp_path):
+    from pathlib import Path
+
+    page = (Path(built_in.__file__).parents[2] / "docs/data.md").read_text()
+    text = page.split("```yaml\n")[1].split("```")[0]
+    (tmp_path / "t.yaml").write_text(text)
+    rows = [{"name": f"n{i}", "height": 900.0 * 1.3**i, "range": "Alps", "first": 1800.0 + i} for i in range(6)]
+    pq.write_table(pa.table({k: [r[k] for r in rows] for k in rows[0]}), tmp_path / "peaks.parquet")
+    made = Construct(tmp_path / "o", tables=str(tmp_path / "t.yaml"), count=2)
+    assert made.run()["kept"] == 2
