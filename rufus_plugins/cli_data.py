@@ -28,11 +28,15 @@ def add_parser(subparsers: Any) -> None:
         description=f"Data tools. `rufus data TOOL --help` shows a tool's options.\n\n{listing}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("tool", metavar="TOOL")
+    parser.add_argument("tool", metavar="TOOL", nargs="?")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="the tool's options")
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.tool is None:
+        width = max(map(len, TOOLS)) + 2
+        print("\n".join(f"{name:{width}}{line}" for name, (_, line) in TOOLS.items()))
+        return 0
     if args.tool not in TOOLS:
         near = difflib.get_close_matches(args.tool, TOOLS, 1)
         raise ConfigError(

@@ -261,5 +261,7 @@ def test_the_command_offers_the_fields_with_their_documentation(tmp_path, monkey
     assert cli.main(["data", "double", "--input", str(source), "--output", str(out), "--by", "3"]) == 0
     assert lines(out)[0]["n"] == 21
     assert "set aside: unlucky" in capsys.readouterr().out
+    assert cli.main(["data"]) == 0
+    assert "doubles" in capsys.readouterr().out
     assert cli.main(["data", "dubble"]) == 1
     assert "Did you mean double?" in capsys.readouterr().err
