@@ -46,10 +46,10 @@ class AttemptStore:
         row = self._file.execute(f"SELECT body FROM {table} WHERE key = ?", (key,)).fetchone()
         return None if row is None else json.loads(row[0])
 
-    async def put(self, table: str, key: str, body: Mapping[str, Any]) -> None:
-        """Returns when it is on disk. What is there already stays."""
+    async def put(self, *rows: tuple[str, str, Mapping[str, Any]]) -> None:
+        """Writes (table, key, body), all or none. Returns when they are on disk. What is there already stays."""
         self._turn = self._turn or asyncio.Lock()
-        self._pending.append((table, key, json.dumps(body, ensure_ascii=True, default=str)))
+        self._pending += [(table, key, json.dumps(body, ensure_ascii=True, default=str)) for table, key, body in rows]
         async with self._turn:
             if self._pending:  # else the commit before this one took it along
                 rows, self._pending = self._pending, []

@@ -216,20 +216,20 @@ class Attempts:
             else:
                 trajectory, known = await (self._episode if self.plan.environment else self._answer)(task, number)
                 if not self.plan.environment:
-                    await self.store.put("answers", answer_key, known)
+                    await self.store.put(("answers", answer_key, known))
         except DataError as error:
             self.unscorable += 1
-            await self.store.put("scores", score_key, {"data": str(error)})
+            await self.store.put(("scores", score_key, {"data": str(error)}))
             return
         made = await score_trajectory(self.reward, trajectory, task.id, self.plan.score_deadline_s)
         if made.score is not None:
-            if self.plan.environment:
-                await self.store.put("answers", answer_key, known)
-            ending = trajectory.termination
-            await self.store.put("scores", score_key, {"value": made.score.value, "termination": ending.value})
+            score = {"value": made.score.value, "termination": trajectory.termination.value}
+            # together: an episode that is made anew after a kill must not get the score of another
+            episode = [("answers", answer_key, known)] if self.plan.environment else []
+            await self.store.put(*episode, ("scores", score_key, score))
         elif made.reason == "data":
             self.unscorable += 1
-            await self.store.put("scores", score_key, {"data": made.message})
+            await self.store.put(("scores", score_key, {"data": made.message}))
         else:
             ending = Termination.REWARD_FAILED
             if made.reason in {t.value for t in Termination if t.fault is Fault.INFRASTRUCTURE}:
