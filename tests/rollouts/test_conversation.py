@@ -64,16 +64,16 @@ def played(texts, *lines, config=None, asked=None):
 
 @pytest.mark.parametrize("turns", [["No rain.", "Short."], '["No rain.", "Short."]'])
 def test_scripted_turns_are_said_in_order_and_the_last_answer_ends_it(turns):
-    rollout = play(Conversation(), "Rain, rain.", "Sun.", "S.", asked=task(user_turns=turns))
+    rollout = play(Conversation(), "Rain.", "Sun.", "S.", asked=task(user_turns=turns))
     trajectory = rollout.trajectory
     assert talk(trajectory) == [
-        ("assistant", "Rain, rain."), ("user", "No rain."), ("assistant", "Sun."), ("user", "Short."), ("assistant", "S."),
+        ("assistant", "Rain."), ("user", "No rain."), ("assistant", "Sun."), ("user", "Short."), ("assistant", "S."),
     ]  # fmt: skip
     assert trajectory.termination is Termination.ANSWERED and trajectory.response == "S."
     assert trajectory.turns == 3 and trajectory.metrics["user_turns"] == 2
     [segment] = trajectory.segments
     said = "".join(chr(i) for i, m in zip(segment.response_ids, segment.response_mask, strict=True) if m)
-    assert said == "Rain, rain.Sun.S."  # the user's words are context, never trained
+    assert said == "Rain.Sun.S."  # the user's words are context, never trained
 
 
 def test_without_turns_it_is_one_turn_and_it_keeps_the_contract():
