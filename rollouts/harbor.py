@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from rufus_plugins.errors import DataError
+from rufus_plugins.rollouts.harbor_fields import env_of, least_reward, megabytes, seconds, table_of, text_of, texts_of
 
 _CANARY = re.compile(r"(<!--.*canary.*-->|#.*canary.*)", re.IGNORECASE)
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?\}", re.DOTALL)
-_SIZE = {"G": 1024.0, "M": 1.0, "K": 1 / 1024}
 _STEP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 AGENT_TIMEOUT_S = 3600.0
 """For tasks that give none. Ours."""
@@ -137,8 +137,8 @@ def _harbor(folder: Path) -> HarborTask:
     version = str(config.get("schema_version", config.get("version", "1.0")))
     if not re.fullmatch(r"1(\.\d+)?", version):
         raise DataError(f"{folder.name}: task format {version}; formats 1.0 to 1.4 are read")
-    environment = _table(config, "environment")
-    agent, verifier = _table(config, "agent"), _table(config, "verifier")
+    environment = table_of(config, "environment")
+    agent, verifier = table_of(config, "agent"), table_of(config, "verifier")
     if str(environment.get("os", "linux")).lower() != "linux":
         raise DataError(f"{folder.name}: it wants the operating system {environment['os']!r}; only linux runs here")
     for key in ("gpus", "tpu"):
@@ -150,7 +150,11 @@ def _harbor(folder: Path) -> HarborTask:
         raise DataError(f"{folder.name}: environment/docker-compose.yaml needs several containers; a sandbox is one")
     common = {"agent": agent, "verifier": verifier}
     given = config.get("steps") or []
+    if not isinstance(given, list) or not all(isinstance(entry, Mapping) for entry in given):
+        raise DataError(f"{folder.name}: steps is no list of tables; write [[steps]]")
     steps = tuple(_step(folder, entry, common) for entry in given) or (_single(folder, common),)
+    if len({step.name.casefold() for step in steps}) < len(steps):
+        raise DataError(f"{folder.name}: two steps have one name, or differ in case only")
     strategy = config.get("multi_step_reward_strategy") or "mean"
     if strategy not in ("mean", "final"):
         raise DataError(f"{folder.name}: multi_step_reward_strategy is {strategy!r}; it can be mean or final")
@@ -161,24 +165,24 @@ def _harbor(folder: Path) -> HarborTask:
     if network not in ("public", "no-network", "allowlist"):
         raise DataError(f"{folder.name}: network_mode is {network!r}; it can be public, no-network or allowlist")
     return HarborTask(
-        name=str(_table(config, "task").get("name") or folder.name),
+        name=str(table_of(config, "task").get("name") or folder.name),
         folder=folder,
         steps=steps,
         multi_step=bool(given),
         strategy=strategy,
         dockerfile=dockerfile if dockerfile.is_file() else None,
-        docker_image=environment.get("docker_image"),
+        docker_image=text_of(environment, "docker_image", folder.name),
         context=folder / "environment",
-        env=resolved(environment.get("env") or {}, f"{folder.name}: environment.env"),
-        workdir=environment.get("workdir"),
+        env=resolved(env_of(environment, f"{folder.name}: environment"), f"{folder.name}: environment.env"),
+        workdir=text_of(environment, "workdir", folder.name),
         network_mode=network,
-        allowed_hosts=tuple(environment.get("allowed_hosts") or ()),
-        memory_mb=_size(environment, "memory", folder),
-        storage_mb=_size(environment, "storage", folder),
-        build_timeout_s=float(environment.get("build_timeout_sec", 600.0)),
-        healthcheck=_healthcheck(environment.get("healthcheck")),
-        solution_env=_table(config, "solution").get("env") or {},
-        metadata=_table(config, "metadata"),
+        allowed_hosts=texts_of(environment, "allowed_hosts", folder.name),
+        memory_mb=megabytes(environment, "memory", folder),
+        storage_mb=megabytes(environment, "storage", folder),
+        build_timeout_s=seconds(environment, "build_timeout_sec", 600.0, folder.name),
+        healthcheck=_healthcheck(environment, folder.name),
+        solution_env=env_of(table_of(config, "solution"), f"{folder.name}: solution"),
+        metadata=table_of(config, "metadata"),
     )
 
 
@@ -199,13 +203,16 @@ def _made(
     what: str, name: str, at: Path, tests: tuple[Path, ...], entry: Mapping[str, Any], common: Mapping[str, Any]
 ) -> Step:
     """A step's own tables come before the task's."""
-    agent = {**common["agent"], **_table(entry, "agent")}
-    verifier = {**common["verifier"], **_table(entry, "verifier")}
+    agent = {**common["agent"], **table_of(entry, "agent")}
+    verifier = {**common["verifier"], **table_of(entry, "verifier")}
     if verifier.get("environment_mode") == "separate" or verifier.get("environment") is not None:
         raise DataError(
             f"{what}: a verifier in an environment of its own (environment_mode=separate) does not run here"
         )
-    env = {**(common["verifier"].get("env") or {}), **(_table(entry, "verifier").get("env") or {})}
+    env = {
+        **env_of(common["verifier"], f"{what}: verifier"),
+        **env_of(table_of(entry, "verifier"), f"{what}: verifier"),
+    }
     try:
         instruction = without_canary((at / "instruction.md").read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -218,15 +225,15 @@ def _made(
         name=name,
         instruction=instruction,
         tests=tests,
-        agent_timeout_s=float(agent.get("timeout_sec") or AGENT_TIMEOUT_S),
-        agent_user=str(agent.get("user") or ""),
-        verifier_timeout_s=float(verifier.get("timeout_sec") or 600.0),
-        verifier_user=str(verifier.get("user") or ""),
+        agent_timeout_s=seconds(agent, "timeout_sec", AGENT_TIMEOUT_S, f"{what}: agent"),
+        agent_user=text_of(agent, "user", f"{what}: agent") or "",
+        verifier_timeout_s=seconds(verifier, "timeout_sec", 600.0, f"{what}: verifier"),
+        verifier_user=text_of(verifier, "user", f"{what}: verifier") or "",
         verifier_env=env,
-        min_reward=entry.get("min_reward"),
+        min_reward=least_reward(entry.get("min_reward"), what),
         workdir=at / "workdir" if name and (at / "workdir").is_dir() else None,
         solution=at / "solution" if (at / "solution" / "solve.sh").is_file() else None,
-        healthcheck=_healthcheck(entry.get("healthcheck")),
+        healthcheck=_healthcheck(entry, what),
     )
 
 
@@ -237,14 +244,17 @@ def _terminal_bench(folder: Path) -> HarborTask:
         config = yaml.safe_load((folder / "task.yaml").read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise DataError(f"{folder}/task.yaml does not read: {error}") from error
-    if not isinstance(config, dict) or not str(config.get("instruction") or "").strip():
+    if not isinstance(config, dict) or not (text_of(config, "instruction", folder.name) or "").strip():
         raise DataError(f"{folder.name}: task.yaml has no instruction")
     script = folder / "run-tests.sh"
     if not script.is_file():
         raise DataError(f"{folder.name}: there is no run-tests.sh")
     compose = folder / "docker-compose.yaml"
     if compose.is_file():
-        services = (yaml.safe_load(compose.read_text(encoding="utf-8")) or {}).get("services") or {}
+        try:
+            services = (yaml.safe_load(compose.read_text(encoding="utf-8")) or {}).get("services") or {}
+        except (yaml.YAMLError, UnicodeDecodeError, AttributeError) as error:
+            raise DataError(f"{compose} does not read: {error}") from error
         if len(services) > 1:
             raise DataError(
                 f"{folder.name}: docker-compose.yaml has {len(services)} services; a sandbox is one container"
@@ -253,9 +263,9 @@ def _terminal_bench(folder: Path) -> HarborTask:
         name="",
         instruction=without_canary(str(config["instruction"])),
         tests=tuple(path for path in (folder / "tests",) if path.is_dir()),
-        agent_timeout_s=float(config.get("max_agent_timeout_sec") or 360.0),
+        agent_timeout_s=seconds(config, "max_agent_timeout_sec", 360.0, folder.name),
         agent_user="",
-        verifier_timeout_s=float(config.get("max_test_timeout_sec") or 60.0),
+        verifier_timeout_s=seconds(config, "max_test_timeout_sec", 60.0, folder.name),
         verifier_user="",
         verifier_env={},
         solution=folder if (folder / "solution.sh").is_file() else None,
@@ -336,33 +346,20 @@ def without_canary(text: str) -> str:
     return "\n".join(lines[at:])
 
 
-def _healthcheck(table: Mapping[str, Any] | None) -> Healthcheck | None:
+def _healthcheck(entry: Mapping[str, Any], what: str) -> Healthcheck | None:
+    table, what = table_of(entry, "healthcheck"), f"{what}: healthcheck"
     if not table:
         return None
+    command = text_of(table, "command", what)
+    if not command:
+        raise DataError(f"{what} has no command")
+    retries = table.get("retries", 3)
+    if not isinstance(retries, int) or isinstance(retries, bool) or retries < 1:
+        raise DataError(f"{what}.retries is {retries!r}; it is a whole number, at least 1")
     return Healthcheck(
-        str(table["command"]),
-        float(table.get("interval_sec", 5.0)),
-        float(table.get("timeout_sec", 30.0)),
-        float(table.get("start_period_sec", 0.0)),
-        int(table.get("retries", 3)),
+        command,
+        seconds(table, "interval_sec", 5.0, what, least=0.0),
+        seconds(table, "timeout_sec", 30.0, what),
+        seconds(table, "start_period_sec", 0.0, what, least=0.0),
+        retries,
     )
-
-
-def _table(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = config.get(name) or {}
-    if not isinstance(value, Mapping):
-        raise DataError(f"task.toml: [{name}] is no table")
-    return value
-
-
-def _size(environment: Mapping[str, Any], name: str, folder: Path) -> int | None:
-    """`memory_mb`, or the older `memory = "2G"`."""
-    if f"{name}_mb" in environment:
-        return int(environment[f"{name}_mb"])
-    text = environment.get(name)
-    if text is None:
-        return None
-    found = re.fullmatch(r"([\d.]+)\s*([GMK])B?", str(text).strip().upper())
-    if not found:
-        raise DataError(f"{folder.name}: {name} is {text!r}; write 2G, 512M or {name}_mb")
-    return int(float(found[1]) * _SIZE[found[2]])

@@ -95,6 +95,24 @@ def test_tables_of_a_task_and_their_older_spellings(tmp_path, monkeypatch):
         ('multi_step_reward_strategy = "best"', {}, "best"),
         ('[[steps]]\nname = "../up"', {}, "a step is called"),
         ('[[steps]]\nname = "one"', {}, "instruction.md"),
+        (
+            '[[steps]]\nname = "a"\n[[steps]]\nname = "A"',
+            {f"steps/{n}/{f}": "x" for n in "aA" for f in ("instruction.md", "tests/test.sh")},
+            "two steps have one name",
+        ),
+        ("steps = [1]", {}, "no list of tables"),
+        ('agent = "x"', {}, "agent is 'x'; it is a table"),
+        ('[agent]\ntimeout_sec = "soon"', {}, "'soon'; it is a number of seconds"),
+        ("[verifier]\ntimeout_sec = nan", {}, "nan; it is a number of seconds"),
+        ("[environment]\nbuild_timeout_sec = -1", {}, "-1; it is a number of seconds"),
+        ("[environment]\nmemory_mb = -5", {}, "a number of megabytes"),
+        ('[environment]\nmemory = "1.2.3G"', {}, "1.2.3G"),
+        ('[environment]\nenv = ["A"]', {}, "a table of texts"),
+        ("[solution]\nenv = 5", {}, "a table of texts"),
+        ("[agent]\nuser = true", {}, "user is True"),
+        ("[environment.healthcheck]\nretries = 2", {}, "healthcheck has no command"),
+        ('[environment.healthcheck]\ncommand = "x"\nretries = 0', {}, "retries is 0"),
+        ('[environment]\nallowed_hosts = "x"', {}, "a list of texts"),
         ("", {"instruction.md": "  \n"}, "empty"),
         ("", {"tests/test.sh": None}, "test.sh"),
         ("", {"environment/docker-compose.yaml": "services: {}"}, "several containers"),
@@ -106,9 +124,37 @@ def test_what_cannot_run_here_is_refused_with_the_reason(toml, files, reason, tm
         if text is None:
             (folder / name).unlink()
         else:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text)
     with pytest.raises(DataError, match=reason):
         harbor.load(folder)
+
+
+@pytest.mark.parametrize(
+    "text, reason",
+    [
+        ("a: [", "does not read"),
+        ("- a", "no instruction"),
+        ("instruction: [a]", "it is a text"),
+        ("instruction: x\nmax_agent_timeout_sec: soon", "number of seconds"),
+        ("instruction: x\nmax_test_timeout_sec: .nan", "number of seconds"),
+    ],
+)
+def test_a_terminal_bench_task_that_does_not_read_is_refused(text, reason, tmp_path):
+    (tmp_path / "task.yaml").write_text(text)
+    (tmp_path / "run-tests.sh").write_text("")
+    with pytest.raises(DataError, match=reason):
+        harbor.load(tmp_path)
+
+
+def test_numbers_and_users_are_read_as_harbor_reads_them(tmp_path):
+    toml = '[agent]\ntimeout_sec = "60"\nuser = 1000\n[[steps]]\nname = "a"\nmin_reward = {x = 0.5}'
+    folder = task_at(tmp_path / "t", toml)
+    for name in ("instruction.md", "tests/test.sh"):
+        (folder / "steps/a" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "steps/a" / name).write_text("x")
+    [step] = harbor.load(folder).steps
+    assert (step.agent_timeout_s, step.agent_user, step.min_reward) == (60.0, "1000", {"x": 0.5})
 
 
 def test_files_outside_of_a_task_are_not_taken_along(tmp_path):
