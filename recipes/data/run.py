@@ -9,7 +9,7 @@ Published by renames, the manifest last: `OUTPUT`, `OUTPUT.rejected.jsonl`, what
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import hashlib
 import importlib.metadata
 import json
@@ -56,14 +56,17 @@ def execute(
     job = Job(tool, sources, Path(output), split, subset)
     job.workers, job.ray, job.progress = workers, ray, progress
     done = writing.finished(job.output, job.key)
-    if done is not None:
-        shutil.rmtree(job.folder, ignore_errors=True)
-        return done | {"already_there": True}
-    writing.check_free(job.output, overwrite)
-    with job.locked():
-        tool.survey(job)
-        job.work("records", tool)
-        return job.publish()
+    if done is None and not writing.is_publishing(job.folder, job.key):
+        writing.check_free(job.output, overwrite)
+    if done is None:
+        with job.locked():
+            done = writing.finished(job.output, job.key)  # by another process, meanwhile
+            if done is None:
+                tool.survey(job)
+                job.work("records", tool)
+                return job.publish()
+    job.tidy()
+    return done | {"already_there": True}
 
 
 class Job:
@@ -107,7 +110,14 @@ class Job:
 
     def locked(self) -> writing.Lock:
         """Holds `OUTPUT.partial/` for this process, emptied if it belongs to other work."""
-        return writing.Lock(self.folder, self.key, fcntl.flock)
+        return writing.Lock(self.folder, self.key)
+
+    def tidy(self) -> None:
+        """Removes what is left of this work after its output was published, if nobody is at it."""
+        key = self.folder / "key"
+        if self.folder.exists() and (not key.exists() or key.read_text() == self.key):
+            with contextlib.suppress(writing.Busy), self.locked():
+                shutil.rmtree(self.folder)
 
     def chunks(self) -> Iterator[Chunk]:
         """The whole input, streamed."""

@@ -155,24 +155,28 @@ class SFTConversations(Dataset):
                 f"A conversation has {self.lengths.max()} tokens, but rows hold {limit} (data.max_length, "
                 f"data.rufus.pack_to): tokenise with --max-tokens {limit}."
             )
-        places = list(range(len(self.lengths)))
+        places = np.arange(len(self.lengths))
         if self.settings.category_weights:
             ids, categories = self._column("id"), [c or "(none)" for c in self._column("category")]  # as mixture says
-            places = packing.repeated(ids, categories, self.settings.category_weights, seed)
+            places = np.asarray(packing.repeated(ids, categories, self.settings.category_weights, seed), dtype=np.int64)
         if 0 < max_samples < len(places):
             if config.get("shuffle", False):
-                chosen = np.random.default_rng(seed).choice(len(places), size=max_samples, replace=False)
-                places = [places[i] for i in chosen]
+                places = places[np.random.default_rng(seed).choice(len(places), size=max_samples, replace=False)]
             else:
                 places = places[:max_samples]
-        if self.settings.pack_to is None:
-            self._rows = [[p] for p in places]
-        else:
+        self._bounds = np.arange(len(places) + 1)
+        if self.settings.pack_to is not None:
             rows = packing.packs(self.lengths[places], self.settings.pack_to, seed)
-            self._rows = [[places[i] for i in row] for row in rows]
+            places = places[[i for row in rows for i in row]] if rows else places
+            self._bounds = np.cumsum([0, *map(len, rows)])
+        self._places = places
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._bounds) - 1
+
+    def row(self, item: int) -> list[int]:
+        """The conversations of a row, by their places in the files of tokens."""
+        return self._places[self._bounds[item] : self._bounds[item + 1]].tolist()
 
     def conversation(self, place: int) -> tuple[np.ndarray, np.ndarray]:
         """(input_ids, loss_mask) of one conversation, `[tokens]`, read-only views of the file."""
@@ -181,7 +185,9 @@ class SFTConversations(Dataset):
         return tuple(batch.column(n)[row].values.to_numpy() for n in ("input_ids", "loss_mask"))  # type: ignore
 
     def __getitem__(self, item: int) -> dict[str, torch.Tensor]:
-        parts = [self.conversation(p) for p in self._rows[item]]
+        if not -len(self) <= item < len(self):
+            raise IndexError(item)
+        parts = [self.conversation(p) for p in self.row(item % len(self))]
         ids = np.concatenate([p[0] for p in parts]).astype(np.int64)
         mask = np.concatenate([p[1] for p in parts]).astype(np.int64)
         positions = np.concatenate([np.arange(len(p[0])) for p in parts])

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import fcntl
 import gzip
 import hashlib
 import json
 import math
 import os
 import shutil
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +224,15 @@ def check_free(output: Path, overwrite: bool) -> None:
         raise ConfigError(f"{output} exists and {what}: choose another --output, or give --overwrite.")
 
 
+PUBLISHING = "publishing"
+"""Name of the marker in `OUTPUT.partial/` after which an `OUTPUT` without manifest is our own."""
+
+
+def is_publishing(folder: Path, key: str) -> bool:
+    """Whether a run with this key was killed between its renames."""
+    return (folder / PUBLISHING).exists() and (folder / "key").exists() and (folder / "key").read_text() == key
+
+
 class Busy(ConfigError):
     """Another process is at work on this output."""
 
@@ -229,22 +240,11 @@ class Busy(ConfigError):
 class Lock:
     """`OUTPUT.partial/`, held by one process; work with another key is thrown away, said on stderr."""
 
-    def __init__(self, folder: Path, key: str, flock: Callable[[Any, int], Any]):
-        self.folder, self.key, self.flock = folder, key, flock
+    def __init__(self, folder: Path, key: str):
+        self.folder, self.key = folder, key
 
     def __enter__(self) -> Lock:
-        import fcntl
-        import sys
-
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._file = (self.folder / "lock").open("a")
-        except OSError as error:
-            raise ConfigError(f"{self.folder} cannot be written: {error.strerror}.") from error
-        try:
-            self.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise Busy(f"Another process is writing {self.folder}: wait for it or end it.") from error
+        self._hold()
         marker = self.folder / "key"
         old = marker.read_text() if marker.exists() else None
         if old != self.key:
@@ -256,12 +256,35 @@ class Lock:
             write_atomically(marker, self.key)
         return self
 
+    def _hold(self) -> None:
+        while True:
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                self._file = (self.folder / "lock").open("a")
+            except FileNotFoundError:
+                continue  # removed in between by a run that ended
+            except OSError as error:
+                raise ConfigError(f"{self.folder} cannot be written: {error.strerror}.") from error
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                self._file.close()
+                raise Busy(f"Another process is writing {self.folder}: wait for it or end it.") from error
+            try:
+                if os.path.samestat(os.fstat(self._file.fileno()), os.stat(self.folder / "lock")):
+                    return
+            except FileNotFoundError:
+                pass
+            self._file.close()  # the file was removed after it was opened: its lock keeps nobody out
+
     def __exit__(self, *_: Any) -> None:
         self._file.close()
 
 
 def publish(moves: Mapping[Path, Path], manifest: Mapping[str, Any], target: Path) -> None:
     """Renames the files into place, then writes the manifest: with it the output counts as whole."""
+    for source in moves:
+        (source.parent / PUBLISHING).touch()
     target.unlink(missing_ok=True)
     for source, place in moves.items():
         source.replace(place)

@@ -85,7 +85,7 @@ separate, packs = dataset(None), dataset(400)
 alone = dict(enumerate(log_probs([separate[i] for i in range(len(separate))])))
 rows = [packs[i] for i in range(len(packs))]
 largest = 0.0
-for row, found in zip(packs._rows, log_probs(rows), strict=True):
+for row, found in zip(map(packs.row, range(len(packs))), log_probs(rows), strict=True):
     at = 0
     for place in row:
         n = int(packs.lengths[place])

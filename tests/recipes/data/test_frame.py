@@ -9,6 +9,7 @@ import sys
 import textwrap
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -149,6 +150,29 @@ def test_a_whole_output_is_kept_and_another_one_needs_overwrite(tmp_path):
     out.write_text("edited by hand")
     with pytest.raises(ConfigError, match="--overwrite"):
         execute(Double(by=5), source, out)
+
+
+@pytest.mark.parametrize("renames", [0, 1, 2])
+def test_a_run_killed_between_its_renames_is_finished_by_the_next(tmp_path, monkeypatch, renames):
+    source = jsonl(tmp_path / "in.jsonl", {"n": 1}, {"n": 13})
+    whole = tmp_path / "whole.jsonl"
+    execute(Double(), source, whole)
+    out = tmp_path / "out.jsonl"
+    left = iter(range(renames))
+    stock = Path.replace
+
+    def replace(self, target):
+        if Path(target).parent == tmp_path and next(left, None) is None:
+            raise KeyboardInterrupt
+        return stock(self, target)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "replace", replace)
+        execute(Double(), source, out)
+    execute(Double(), source, out)
+    for suffix in ("", ".rejected.jsonl", ".manifest.json"):
+        assert out.with_name(out.name + suffix).read_bytes() == whole.with_name(whole.name + suffix).read_bytes()
+    assert not (tmp_path / "out.jsonl.partial").exists()
 
 
 def test_two_runs_on_one_output_are_refused(tmp_path):
