@@ -40,8 +40,13 @@ def _always(text: str) -> Cheat:
 
 
 def _truth(record: Mapping[str, Any]) -> str | None:
+    """The whole of it; where it is a text or a number, repeating it is the answer itself and no cheat."""
     truth = record.get("ground_truth")
-    return None if truth is None else json.dumps(truth, ensure_ascii=False, default=str)[:20_000]
+    return (
+        None
+        if truth is None or isinstance(truth, str | int | float)
+        else json.dumps(truth, ensure_ascii=False, default=str)[:20_000]
+    )
 
 
 _INJECTION = (

@@ -25,6 +25,8 @@ def existence(response: str, keywords: list[str]) -> str | None:
 
 @constraint("keywords:frequency", keyword=phrase, frequency=count, relation=relation)
 def frequency(response: str, keyword: str, frequency: int, relation: str) -> str | None:
+    if only_punctuation(response):
+        return "nothing but punctuation"
     return holds(keyword_count(response, keyword), relation, frequency, f"times {keyword!r}")
 
 
@@ -38,5 +40,7 @@ def forbidden_words(response: str, forbidden_words: list[str]) -> str | None:
 
 @constraint("keywords:letter_frequency", letter=letter, let_frequency=count, let_relation=relation)
 def letter_frequency(response: str, letter: str, let_frequency: int, let_relation: str) -> str | None:
+    if only_punctuation(response) and letter.isalnum():
+        return "nothing but punctuation"
     number = response.casefold().count(letter.casefold())
     return holds(number, let_relation, let_frequency, f"times {letter!r}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import regex
 
 from rufus_plugins.rewards.constraints.declare import constraint, count, holds, ordinal, phrase, relation
-from rufus_plugins.rewards.constraints.reading import folded, words
+from rufus_plugins.rewards.constraints.reading import folded, only_punctuation, words
 from rufus_plugins.rewards.constraints.splitting import paragraphs, sentences
 
 _DIVIDER = regex.compile(r"(?:^|(?<=\s))\*[ \t]?\*[ \t]?\*(?=\s|$)")
@@ -13,11 +13,15 @@ _DIVIDER = regex.compile(r"(?:^|(?<=\s))\*[ \t]?\*[ \t]?\*(?=\s|$)")
 
 @constraint("length_constraints:number_words", num_words=count, relation=relation)
 def number_words(response: str, num_words: int, relation: str) -> str | None:
+    if only_punctuation(response):
+        return "nothing but punctuation"
     return holds(len(words(response)), relation, num_words, "words")
 
 
 @constraint("length_constraints:number_sentences", num_sentences=count, relation=relation)
 def number_sentences(response: str, num_sentences: int, relation: str) -> str | None:
+    if only_punctuation(response):
+        return "nothing but punctuation"
     return holds(len(sentences(response)), relation, num_sentences, "sentences")
 
 

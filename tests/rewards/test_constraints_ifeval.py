@@ -230,3 +230,20 @@ def test_every_comma_of_unicode_is_a_comma():
 
     named = {chr(c) for c in range(0x110000) if unicodedata.category(chr(c)) == "Po"}
     assert {c for c in named if "COMMA" in unicodedata.name(c, "")} == COMMAS
+
+
+@pytest.mark.parametrize(
+    "name, kwargs",
+    [
+        ("length_constraints:number_words", {"relation": "less than", "num_words": 50}),
+        ("length_constraints:number_sentences", {"relation": "less than", "num_sentences": 5}),
+        ("keywords:frequency", {"relation": "less than", "keyword": "art", "frequency": 2}),
+        ("keywords:letter_frequency", {"let_relation": "less than", "letter": "e", "let_frequency": 2}),
+    ],
+)
+def test_a_response_without_words_does_not_follow_a_rule_of_few(name, kwargs):
+    assert (
+        not constraints.follows(name, kwargs, "...")
+        and not constraints.follows(name, kwargs, "- * !")
+        and constraints.follows(name, kwargs, "Yes.")
+    )

@@ -170,6 +170,8 @@ DISAGREEMENTS = [
      "ours: the marker is no sentence"),
     ("length_constraints:number_sentences", {"num_sentences": 3, "relation": "at least"}, "你好。世界！你呢？",
      True, False, "ours: the peer knows ASCII full stops only"),
+    ("length_constraints:number_words", {"num_words": 5, "relation": "less than"}, "...", False, True,
+     "ours: a response without a word does not have few words"),
     ("length_constraints:number_words", {"num_words": 5, "relation": "less than"},
      "A state-of-the-art engine runs", True,
      False, "ours (debatable): a hyphenated compound is one word"),
