@@ -87,7 +87,8 @@ def _score_of_ten(text: str) -> float | None:
         )
         if m.group(1) or m.group(3) or plain.strip().rstrip(".") == m.group(0)
     ]
-    if not found:
+    spans = r"\d\s*(?:/\s*10\s*)?(?:-|\u2013|\bto\b|\band\b)\s*\d+(?:\.\d+)?\s*(?:/\s*10)?\W*$"
+    if not found or re.search(spans, plain, re.I):  # "5-6", "between 6/10 and 8/10"
         return None
     _, value, out_of = found[-1]
     return _scaled(value, 0, 10) if out_of is None or float(out_of) == 10 else None
@@ -124,7 +125,8 @@ def _correct(text: str) -> float | None:
 def _worded(text: str, words: str) -> float | None:
     if _REFUSAL.match(text):
         return None
-    plain = re.sub(r"[*_#]", "", _unquoted(text))
+    plain = re.sub(r"</?[A-Za-z_]{1,20}>", " ", re.sub(r"[*_#]", "", _unquoted(text)))  # <answer>No</answer>
+    plain = _REFERENCE.sub(" ", plain)
     plain = re.sub(r"[^.!?\n]*\?", "", plain)  # a question states nothing
     plain = _REPORT.sub(" ", _BOTH.sub(" ", plain))
     labelled = list(
@@ -151,6 +153,13 @@ _REPORT = re.compile(
     re.I,
 )
 """What somebody says of it: "the candidate claims it is correct"."""
+_REFERENCE = re.compile(
+    r"\b(?:reference|gold|ground\s+truth|expected|premise|question|first\s+part|second\s+part|reasoning|approach|method|"
+    r"formula|format|units?)(?:\s+(?:answer|solution|value|part))?\s+(?:is|are|was|looks|seems)\s+"
+    r"(?:also\s+|indeed\s+|not\s+)?(?:correct|incorrect|right|wrong)\b",
+    re.I,
+)
+"""What is said of something else than the candidate's answer: "the reference is correct"."""
 _UNCLEAR = -1.0
 _DOUBT = re.compile(
     r"\b(?:cannot|\w+n['\u2019]t|not|never|no|neither|nor|without|fails?|hardly|barely|far|if|unless|whether|would|could|"

@@ -160,3 +160,25 @@ def test_the_mark_depends_on_the_texts_and_is_the_same_each_time():
 def test_harmless_text_is_left_as_it_is():
     text = "if a < b and c > d: x[0] = {'k': \"<b>bold</b>\"}  # 3 |> 4"
     assert escaped(text) == text
+
+
+@pytest.mark.parametrize(
+    "protocol, text, wanted",
+    [
+        ("correct_incorrect", "The reference is correct; the candidate is incorrect.", 0.0),
+        ("correct_incorrect", "The reference is correct.", None),
+        ("correct_incorrect", "The method is right.", None),
+        ("correct_incorrect", "The reasoning is correct but the final answer is wrong.", 0.0),
+        ("correct_incorrect", "The approach is wrong, yet the answer is correct.", 1.0),
+        ("correct_incorrect", "<verdict>INCORRECT</verdict>", 0.0),
+        ("yes_no", "<answer>No</answer>", 0.0),
+        ("yes_no", "<verdict>\nYes\n</verdict>", 1.0),
+        ("score_0_10", "Score: 5-6", None),
+        ("score_0_10", "Score: 5 to 6", None),
+        ("score_0_10", "between 6/10 and 8/10", None),
+        ("score_0_10", "I give it 7/10.", 0.7),
+        ("score_0_10", "9/10 for style, but overall 2/10", 0.2),
+    ],
+)
+def test_what_is_said_of_something_else_and_ranges_are_no_verdict(protocol, text, wanted):
+    assert read_verdict(protocol, text) == (wanted if wanted is None else pytest.approx(wanted))
