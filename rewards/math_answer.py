@@ -11,6 +11,7 @@ trip. No model text is ever executed, in the jail or outside.
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +47,10 @@ class MathAnswer:
 
     async def __call__(self, trajectory: Trajectory) -> Score:
         golds = gold_strings(trajectory.task.ground_truth, "math_answer")
+        for gold in golds:
+            opened = re.sub(r"\\\\|\\[{}]", "", gold)
+            if opened.count("{") != opened.count("}"):
+                raise DataError(f"math_answer: the braces of the gold answer {gold[:200]!r} do not match")
         answer = final_answer(trajectory.response)
         if answer is None or len(answer) > _MAX_ANSWER:
             return Score(0.0, {"answered": False}, "no final answer" if answer is None else "the answer is too long")

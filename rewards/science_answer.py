@@ -14,6 +14,7 @@ with each of a list of gold strings:
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -97,7 +98,13 @@ def gold_strings(ground_truth: object, reward: str) -> list[str]:
     found = ground_truth if isinstance(ground_truth, Sequence) and not isinstance(ground_truth, str) else [ground_truth]
     strings = [str(g) for g in found if isinstance(g, (str, int, float)) and not isinstance(g, bool)]
     if not strings or len(strings) != len(found) or not all(s.strip() for s in strings):
-        raise DataError(f"{reward}: ground_truth must be a non-empty string or a list of them, not {ground_truth!r}")
+        raise DataError(
+            f"{reward}: ground_truth must be a non-empty string or a list of them, not {str(ground_truth)[:200]!r}"
+        )
+    if any(isinstance(g, float) and not math.isfinite(g) for g in found):
+        raise DataError(f"{reward}: ground_truth is {ground_truth!r}, which is no answer but a missing value")
+    if any("\ud800" <= c <= "\udfff" for s in strings for c in s):
+        raise DataError(f"{reward}: ground_truth holds half a surrogate pair: {ground_truth!r:.200}")
     return strings
 
 

@@ -45,9 +45,7 @@ def run(args: argparse.Namespace) -> int:
     check_output(args.output, args.input)
     outcomes = asyncio.run(score_records(reward, records, concurrency=args.concurrency, deadline_s=args.deadline))
     if args.output:
-        # half a surrogate pair, which JSON may hold and UTF-8 may not, is written as its JSON escape
-        with args.output.open("w", encoding="utf-8", errors="backslashreplace") as file:
-            file.writelines(json.dumps(o.as_json(), ensure_ascii=False, default=str) + "\n" for o in outcomes)
+        write_outcomes(args.output, outcomes)
     _table(outcomes[: max(0, args.rows)], len(outcomes))
     for trace in dict.fromkeys(o.trace for o in outcomes if o.trace):
         print(trace, file=sys.stderr)
@@ -61,6 +59,29 @@ def run(args: argparse.Namespace) -> int:
     return 0 if scored else 1
 
 
+def write_outcomes(output: Path, outcomes: Sequence[Any]) -> None:
+    """All of them or, whatever ends the process meanwhile, none: until then an output of before stays."""
+    if not output.is_file() and output.exists():  # /dev/stdout, a pipe
+        _write(output, outcomes)
+        return
+    unfinished = output.resolve().with_name(f".{output.name}.{os.getpid()}.unfinished")
+    try:
+        _write(unfinished, outcomes)
+        if output.exists():
+            unfinished.chmod(output.stat().st_mode & 0o777)
+        os.replace(unfinished, output.resolve())
+    except OSError as error:
+        raise ConfigError(f"--output {output} cannot be written: {error}") from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _write(path: Path, outcomes: Sequence[Any]) -> None:
+    # half a surrogate pair, which JSON may hold and UTF-8 may not, is written as its JSON escape
+    with path.open("w", encoding="utf-8", errors="backslashreplace") as file:
+        file.writelines(json.dumps(o.as_json(), ensure_ascii=False, default=str) + "\n" for o in outcomes)
+
+
 def check_output(output: Path | None, source: Path) -> None:
     """Raises what would go wrong with --output before anything is scored. An output of before is replaced."""
     if output is None:
@@ -72,7 +93,10 @@ def check_output(output: Path | None, source: Path) -> None:
             raise ConfigError(f"--output {output} is a folder; name a file")
         if output.samefile(source):
             raise ConfigError(f"--output {output} is the --input file, which would be lost; name another file")
-    if not os.access(output if output.exists() else output.resolve().parent, os.W_OK):
+    folder = output.resolve().parent
+    if (output.exists() and not os.access(output, os.W_OK)) or (
+        not os.access(folder, os.W_OK) and (output.is_file() or not output.exists())
+    ):
         raise ConfigError(f"--output {output} may not be written")
 
 

@@ -225,3 +225,28 @@ def test_the_gold_of_a_record_is_found_in_the_shapes_that_rewards_use():
     assert gold_of({"ground_truth": {"entry": {"answer": "x"}}}) == "x"
     assert gold_of({"ground_truth": {"answer": 3}}) == "3"
     assert gold_of({"ground_truth": '{"inputs": []}'}) is None and gold_of({}) is None
+
+
+def test_an_output_is_whole_or_not_there(tmp_path, monkeypatch):
+    given, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    given.write_text('{"id": "a", "response": "\\\\boxed{1}", "ground_truth": "1"}\n')
+    out.write_text("of before\n")
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("rufus_plugins.cli_score._write", full)
+        assert main(["score", "--reward", "math_answer", "--input", str(given), "--output", str(out)]) != 0
+    assert out.read_text() == "of before\n" and sorted(p.name for p in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
+    assert main(["score", "--reward", "math_answer", "--input", str(given), "--output", str(out)]) == 0
+    assert json.loads(out.read_text())["value"] == 1.0 and len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("gold", ["NaN", "Infinity", '"\\ud800"', '"\\\\frac{1}{2"', '["1", ""]', "null", "true"])
+def test_a_gold_that_is_no_answer_makes_the_record_unusable(gold, tmp_path):
+    given, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    given.write_text(f'{{"id": "a", "response": "\\\\boxed{{1}}", "ground_truth": {gold}}}\n')
+    assert main(["score", "--reward", "math_answer", "--input", str(given), "--output", str(out)]) == 1
+    line = json.loads(out.read_text())
+    assert line["value"] is None and line["metrics"]["reason"] == "data" and line["explanation"]
