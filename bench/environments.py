@@ -208,28 +208,36 @@ class Peer:
             code, database = folder / f"{number}.py", folder / f"{number}.db"
             code.write_text(world.code)
             database.write_bytes(asyncio.run(initial_database(world, folder / "initial")).read_bytes())
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                port = probe.getsockname()[1]
-            command = [sys.executable, "-m", "bench.environments", "--serve", str(code), str(database), str(port)]
-            self.servers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-            self.ports.setdefault(world.scenario, []).append(port)
+            with socket.create_server(("127.0.0.1", 0), backlog=EPISODES) as listening:
+                descriptor = listening.fileno()
+                command = [sys.executable, "-m", "bench.environments", "--serve"]
+                command += [str(code), str(database), str(descriptor)]
+                log = (folder / f"{number}.log").open("w")
+                self.servers.append(subprocess.Popen(command, stdout=log, stderr=log, pass_fds=[descriptor]))
+                self.ports.setdefault(world.scenario, []).append(listening.getsockname()[1])
         for port in [port for ports in self.ports.values() for port in ports]:
             self._wait(port)
 
-    @staticmethod
-    def _wait(port: int) -> None:
-        for _ in range(600):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    return
-            time.sleep(0.1)
-        raise RuntimeError(f"the server on port {port} does not answer within 60 s")
+    def _wait(self, port: int) -> None:
+        import httpx
+
+        for _ in range(120):
+            if any(server.poll() is not None for server in self.servers):
+                raise RuntimeError("a server ended as it started")
+            try:
+                httpx.get(f"http://127.0.0.1:{port}/openapi.json", timeout=1.0, trust_env=False)
+                return
+            except httpx.HTTPError:
+                time.sleep(0.2)
+        raise RuntimeError(f"the server on port {port} does not answer")
 
     async def play(self, todo: Sequence[tuple[str, list[tuple[str, str]]]]) -> float:
         import httpx
 
-        limits = httpx.Limits(max_connections=EPISODES, max_keepalive_connections=EPISODES)
+        # without an expiry: httpx 0.28 now and then closes a connection that it is about to use
+        limits = httpx.Limits(
+            max_connections=EPISODES, max_keepalive_connections=EPISODES, keepalive_expiry=float("inf")
+        )
         async with httpx.AsyncClient(limits=limits, timeout=120.0, trust_env=False) as client:
 
             async def one(number: int, world: str, calls: list[tuple[str, str]]) -> None:
@@ -251,15 +259,15 @@ class Peer:
             server.wait()
 
 
-def serve(code: str, database: str, port: int) -> None:
+def serve(code: str, database: str, descriptor: int) -> None:
     import sqlite3
 
     import uvicorn
 
     connect = sqlite3.connect
     sqlite3.connect = sqlite3.dbapi2.connect = lambda _, *args, **kwargs: connect(database, *args, **kwargs)
-    os.environ["DATABASE_PATH"] = database
-    uvicorn.run(load(code), host="127.0.0.1", port=port, log_level="critical")
+    os.environ["DATABASE_PATH"] = f"sqlite:///{database}"
+    uvicorn.run(load(code), fd=descriptor, log_level="critical", timeout_keep_alive=600)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
