@@ -204,13 +204,9 @@ def test_python_is_fresh_each_time_and_its_output_is_cut(corpus):
     )  # fmt: skip
     assert replies[:2] == ["5", "False False"] and "characters left out" in replies[2] and len(replies[2]) < 200
     assert "no output" in replies[3]
-    assert [t["function"]["name"] for t in Toolless(corpus)] == ["search", "open"]
-
-
-def Toolless(corpus):
-    environment = over(corpus, python_tool=False)
-    calls(environment)
-    return environment.tools
+    without = over(corpus, python_tool=False)
+    calls(without)
+    assert [tool["function"]["name"] for tool in without.tools] == ["search", "open"]
 
 
 # ---- budgets
