@@ -111,8 +111,9 @@ class Library:
         raise DataError(f"{self.folder / file}: no scenario {scenario!r}; there are {close}")
 
     def _all(self, file: str, scenario: str) -> Iterator[Mapping[str, Any]]:
+        lines = self._lines_of(file).get(scenario, ())
         with open(self.folder / file, "rb") as stream:
-            for at in self._lines_of(file).get(scenario, ()):
+            for at in lines:
                 stream.seek(at)
                 yield json.loads(stream.readline())
 

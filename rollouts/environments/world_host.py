@@ -100,6 +100,8 @@ class _Jail:
     dead: str = ""
     used: int = 0
     watching: asyncio.Task | None = None
+    monitor: int | None = None
+    """pidfd of bubblewrap, which may be killed while the processes in the jail live on."""
 
     async def send(self, header: dict[str, Any], body: Sequence[bytes] = (), fd: int | None = None) -> None:
         encoded = json.dumps(header).encode()
@@ -141,9 +143,12 @@ class _Jail:
     def kill(self, why: str) -> None:
         if not self.dead:
             self.dead = why
+            loop = asyncio.get_running_loop()
             if self.watching is not None:
                 self.watching.cancel()
-            loop = asyncio.get_running_loop()
+            if self.monitor is not None:
+                loop.remove_reader(self.monitor)
+                os.close(self.monitor)
             loop.remove_reader(self.process.socket)
             loop.remove_writer(self.process.socket)
             self.process.kill()
@@ -418,7 +423,10 @@ class WorldHost:
                         continue
                 jail.late = late
                 self._jails[world.key] = jail
-                jail.watching = asyncio.get_running_loop().create_task(self._watch(jail))
+                loop = asyncio.get_running_loop()
+                jail.watching = loop.create_task(self._watch(jail))
+                jail.monitor = os.pidfd_open(jail.process.process.pid)
+                loop.add_reader(jail.monitor, self._died, jail, "its process was killed")
                 return jail
             except TimeoutError:
                 jail.kill("it did not load in time")

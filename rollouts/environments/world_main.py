@@ -64,6 +64,7 @@ class World(Zygote):
         importlib.import_module("rufus_plugins.rollouts.environments.world_warm").use()
         self.clean()
         self.send({"hello": hello}, ())
+        self.guard()
         quiet = os.open("/dev/null", os.O_RDWR)
         for fd in (1, 2):  # what the world prints goes nowhere, and never fills a pipe
             os.dup2(quiet, fd)
@@ -80,6 +81,21 @@ class World(Zygote):
             if time.monotonic() - looked > _WATCH_S:
                 self.look_at_disks()
                 looked = time.monotonic()
+
+    def guard(self) -> None:
+        """Goes on in a child; the first process stays clean of the world's code. When the host closes the socket (it
+        died), or the child ends, it ends, and the jail with it, whatever the code is doing."""
+        pid = os.fork()
+        if not pid:
+            self.pid = os.getpid()
+            self.libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            return
+        watch = os.pidfd_open(pid)
+        poller = select.poll()
+        poller.register(watch, select.POLLIN)
+        poller.register(self.control, select.POLLRDHUP)
+        poller.poll()
+        os._exit(0)
 
     def handle(self) -> None:
         header_length, body_length = _LENGTHS.unpack(self.receive(_LENGTHS.size))
@@ -102,7 +118,6 @@ class World(Zygote):
                     fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
                     self.fds += fds
             if not chunk:
-                self.kill_all()
                 os._exit(0)
             data += chunk
         return bytes(data)
