@@ -89,7 +89,11 @@ class Sampling:
     def identity(self) -> dict[str, Any]:
         """What decides an answer, besides the question and its number."""
         names = ("model", "temperature", "top_p", "max_tokens", "seed", "tool_format")
-        return {name: getattr(self, name) for name in names} | {"request": self.more()}
+        made = {name: getattr(self, name) for name in names} | {"request": self.more()}
+        if not self.base_url and Path(self.model).is_dir():  # other weights may be written into the same folder
+            found = sorted(p for p in Path(self.model).iterdir() if p.is_file())
+            made["files"] = [(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in found]
+        return made
 
     def backend(self) -> Backend:
         return Server(self) if self.base_url else Embedded(self)

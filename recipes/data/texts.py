@@ -42,7 +42,8 @@ def _turn(part: Any, name: str) -> list[Turn]:
     role = part.get("role") or part.get("from") or name
     role = _ROLES.get(str(role), str(role))
     said = [text_of(part.get(key)) for key in ("reasoning_content", "content", "value", "text")]
-    for call in part.get("tool_calls") or ():
+    calls = part.get("tool_calls")
+    for call in calls if isinstance(calls, (list, tuple)) else ():
         function = call.get("function", call) if isinstance(call, Mapping) else {}
         arguments = function.get("arguments") if isinstance(function, Mapping) else None
         if isinstance(arguments, str):

@@ -275,3 +275,12 @@ def test_embedders_that_do_not_exist_are_named(tmp_path):
     ):
         with pytest.raises(ConfigError, match=said):
             embedder(name)
+
+
+def test_records_of_no_shape_are_read_as_far_as_they_go(tmp_path, bench):
+    turns = [None, 1, {"role": None}, {"content": {"a": 1}}, {"content": [5, {"text": None}]}, {"tool_calls": 5}]
+    calls = [None, {"function": None}, {"function": {"arguments": {"text": QUESTIONS[0]}}}]
+    odd = [{}, {"messages": turns}, {"prompt": {"a": 1}}, {"text": "\ud800"}, {"messages": 7, "x": [[1], {"value": 2}]}]
+    hidden = [{"messages": [{"role": "assistant", "tool_calls": calls}]}, {"text": "\ud800 " + QUESTIONS[1]}]
+    manifest, kept = run(tmp_path, [*odd, *hidden], bench, retrieval=("b",))
+    assert manifest["set_aside"] == {"contaminated_sample": 2, "bad_text": 1} and len(kept) == 4
