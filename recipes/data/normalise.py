@@ -57,7 +57,7 @@ class Normalise(RecordTool):
     schema = staticmethod(schema)
 
     def record(self, raw: Raw) -> dict[str, Any]:
-        record = raw.record
+        record = raw.without_nulls()
         messages, tools = conversation(record, self.notes)
         try:
             text = json.dumps(messages, ensure_ascii=False)

@@ -48,6 +48,18 @@ class Raw:
     record: dict[str, Any]
     number: int = -1
     """Its place in the whole input: lines and rows counted from 0 over all files, unreadable and blank ones too."""
+    columnar: bool = False
+    """From Parquet, Arrow or the hub, where a key that one record has is null in all the others."""
+
+    def without_nulls(self) -> dict[str, Any]:
+        """The record without the keys that columns have filled in, at every depth; a record from JSON as it is."""
+        return _without_nulls(self.record) if self.columnar else self.record
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _without_nulls(v) for k, v in value.items() if v is not None}
+    return [_without_nulls(v) for v in value] if isinstance(value, list) else value
 
 
 @dataclass(frozen=True)
@@ -72,6 +84,8 @@ class Chunk:
     """Lines or rows."""
     payload: Any
     """`bytes` of whole lines, an Arrow record batch, a list of parsed records, or None if a line is too large."""
+    columnar: bool = False
+    """For a list: as in `Raw`."""
 
     def items(self) -> Iterator[Raw | Unreadable]:
         if self.payload is None:
@@ -83,7 +97,7 @@ class Chunk:
                     yield _line(f"{self.file}:{self.first + i}", line, self.number + i)
         elif isinstance(self.payload, list):
             for i, row in enumerate(self.payload):
-                yield _row(f"{self.file} row {self.first + i}", row, self.number + i)
+                yield _row(f"{self.file} row {self.first + i}", row, self.number + i, self.columnar)
         else:
             yield from self._arrow_rows()
 
@@ -100,7 +114,7 @@ class Chunk:
                 reason = "not_utf8" if isinstance(error, UnicodeDecodeError) else "bad_value"
                 yield Unreadable(where, reason, str(error), self.number + i)
                 continue
-            yield Raw(where, record, self.number + i)
+            yield Raw(where, record, self.number + i, True)
 
 
 def read(source: str, split: str = "train", subset: str | None = None) -> Iterator[Raw | Unreadable]:
@@ -326,10 +340,10 @@ def _line(where: str, line: bytes, number: int) -> Raw | Unreadable:
     return Raw(where, record, number)
 
 
-def _row(where: str, record: Any, number: int) -> Raw | Unreadable:
+def _row(where: str, record: Any, number: int, columnar: bool) -> Raw | Unreadable:
     if not isinstance(record, dict):
         return Unreadable(where, "no_object", f"the element is a JSON {type(record).__name__}", number)
-    return Raw(where, record, number)
+    return Raw(where, record, number, columnar)
 
 
 def _parquet(path: Path, shown: str, number: int, limit: int, most: int) -> Iterator[Chunk]:
@@ -383,10 +397,10 @@ def hub_chunks(name: str, split: str, subset: str | None, *, chunk_records: int 
     for row in _hub_rows(name, split, subset):
         rows.append(row)
         if len(rows) >= chunk_records:
-            yield Chunk(name, first, first, len(rows), rows)
+            yield Chunk(name, first, first, len(rows), rows, True)
             first, rows = first + len(rows), []
     if rows:
-        yield Chunk(name, first, first, len(rows), rows)
+        yield Chunk(name, first, first, len(rows), rows, True)
     elif not first:
         raise ConfigError(f"hub dataset {name} has no rows.")
 

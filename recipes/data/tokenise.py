@@ -108,7 +108,7 @@ class Tokenise(RecordTool):
                 yield self._row(raw, found)
 
     def _rendered(self, raw: Raw) -> Rendered | SetAside:
-        record = raw.record
+        record = raw.without_nulls()
         messages = record.get(self.messages_field)
         try:
             if not isinstance(messages, (list, tuple)):
@@ -129,10 +129,11 @@ class Tokenise(RecordTool):
 
     def _compare(self, raw: Raw, tokens: Tokens) -> None:
         """The first conversation of a chunk against transformers' own way: it must never differ."""
-        thinking, tools = self._thinking(raw.record), decoded_tools(raw.record.get("tools"))
+        record = raw.without_nulls()
+        thinking, tools = self._thinking(record), decoded_tools(record.get("tools"))
         more = {} if thinking is None else {"enable_thinking": thinking}
         encoded = self._writer.tokenizer.apply_chat_template(
-            self._writer.template_messages(raw.record[self.messages_field], tools, thinking),
+            self._writer.template_messages(record[self.messages_field], tools, thinking),
             tools=tools,
             return_dict=True,
             **{**self.template_kwargs, **more},

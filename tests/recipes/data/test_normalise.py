@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -253,6 +254,24 @@ def test_records_carry_id_source_category_and_tools_and_fit_parquet(tmp_path):
     assert len(second["id"]) == 32 and second["enable_thinking"] is False
     assert manifest["set_aside"] == {"bad_text": 1}
     assert manifest["notes"] == {"with_reasoning": 1, "with_tool_calls": 1}
+
+
+def test_nulls_that_columns_fill_in_are_no_arguments(tmp_path):
+    def chat(name, **arguments):
+        calls = [{"function": {"name": name, "arguments": arguments}}]
+        return {"messages": [USER, {"role": "assistant", "content": "", "tool_calls": calls}]}
+
+    records = [chat("a", city="Zürich"), chat("b", days=2, hours=None)]
+    for name in ("in.parquet", "in.jsonl"):
+        if name.endswith("parquet"):
+            pq.write_table(pa.Table.from_pylist(records), tmp_path / name)
+        else:
+            (tmp_path / name).write_text("".join(json.dumps(r) + "\n" for r in records))
+        execute(Normalise(), tmp_path / name, tmp_path / f"out-{name}.jsonl")
+        made = [json.loads(line) for line in (tmp_path / f"out-{name}.jsonl").read_text().splitlines()]
+        said = [json.loads(r["messages"][1]["tool_calls"][0]["function"]["arguments"]) for r in made]
+        # in JSON a null was written by someone, in Parquet it fills a column
+        assert said == [{"city": "Zürich"}, {"days": 2} if name.endswith("parquet") else {"days": 2, "hours": None}]
 
 
 def test_the_same_conversation_gets_the_same_id():

@@ -215,6 +215,20 @@ def test_two_hundred_turns_cost_one_rendering():
     assert supervised(tokens, tok) == [f"{i}!<|im_end|>" for i in range(100)]
 
 
+def test_the_tiny_models_own_format_is_followed():
+    from rufus_plugins.recipes.tiny import tokenizer as tiny
+
+    tok = tiny.build()
+    tools = [{"type": "function", "function": {"name": "search", "parameters": {"type": "object"}}}]
+    tokens = SFTTokenizer(tok)(TWO, tools)
+    assert (
+        tokens.ids.tolist()
+        == tok.apply_chat_template(template_messages(TWO), tools=tools, return_dict=True)["input_ids"]
+    )
+    action = EXPECTED["unclosed"][0].removesuffix("<|observation|>") + "<|endoftext|>"
+    assert supervised(tokens, tok) == [action, "\n<think></think>\nSunny.<|endoftext|>"]
+
+
 def test_tools_reach_the_template():
     tok = tokenizer("chatml")
     tools = [{"type": "function", "function": {"name": "search", "parameters": {"type": "object"}}}]
