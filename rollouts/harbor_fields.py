@@ -49,7 +49,7 @@ def texts_of(table: Mapping[str, Any], key: str, what: str) -> tuple[str, ...]:
 
 def env_of(table: Mapping[str, Any], what: str) -> Mapping[str, Any]:
     value = table.get("env") or {}
-    if not isinstance(value, Mapping) or not all(isinstance(v, str | int | float) for v in value.values()):
+    if not isinstance(value, Mapping) or not all(isinstance(v, str) for v in value.values()):
         raise DataError(f"{what}.env is {value!r}; it is a table of texts")
     return value
 
@@ -78,8 +78,8 @@ def megabytes(environment: Mapping[str, Any], name: str, folder: Path) -> int | 
     if environment.get(f"{name}_mb") is not None:
         given = environment[f"{name}_mb"]
         value = _number(given)
-        if not math.isfinite(value) or value < 0:
-            raise DataError(f"{what}_mb is {given!r}; it is a number of megabytes")
+        if not math.isfinite(value) or value < 0 or value != int(value):
+            raise DataError(f"{what}_mb is {given!r}; it is a whole number of megabytes")
         return int(value)
     text = environment.get(name)
     if text is None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import shutil
 import subprocess
 import textwrap
@@ -18,7 +19,8 @@ from rufus_plugins.rollouts.dockerfile import CannotBuild, base_image, build, pa
 from rufus_plugins.types import ExecResult
 
 TASKS = Path(stage.__file__).parent / "tasks"
-ORACLE = Path("/tmp/harbor-venv/bin/python")
+ORACLE = Path(os.environ.get("RUFUS_HARBOR_PYTHON", "no-harbor"))
+"""A Python 3.12 with the package `harbor` 0.x: it cannot be imported on 3.11."""
 
 
 def task_at(
@@ -105,7 +107,7 @@ def test_tables_of_a_task_and_their_older_spellings(tmp_path, monkeypatch):
         ('[agent]\ntimeout_sec = "soon"', {}, "'soon'; it is a number of seconds"),
         ("[verifier]\ntimeout_sec = nan", {}, "nan; it is a number of seconds"),
         ("[environment]\nbuild_timeout_sec = -1", {}, "-1; it is a number of seconds"),
-        ("[environment]\nmemory_mb = -5", {}, "a number of megabytes"),
+        ("[environment]\nmemory_mb = -5", {}, "a whole number of megabytes"),
         ('[environment]\nmemory = "1.2.3G"', {}, "1.2.3G"),
         ('[environment]\nenv = ["A"]', {}, "a table of texts"),
         ("[solution]\nenv = 5", {}, "a table of texts"),
@@ -386,7 +388,7 @@ READ = textwrap.dedent("""
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not ORACLE.exists(), reason="needs Harbor, on Python 3.12, in /tmp/harbor-venv")
+@pytest.mark.skipif(not ORACLE.exists(), reason="RUFUS_HARBOR_PYTHON names no Python with Harbor")
 def test_harbor_itself_reads_the_shipped_tasks_alike():
     paths = [path for path in harbor.find(TASKS) if (path / "task.toml").is_file()]
     said = subprocess.run([str(ORACLE), "-c", READ, *map(str, paths)], capture_output=True, text=True, check=True)
@@ -401,6 +403,43 @@ def test_harbor_itself_reads_the_shipped_tasks_alike():
         assert dict(ours.steps[0].verifier_env) == seen["env"]
 
 
+REFUSED = [
+    "[environment]\nenv = {A = 1}",
+    '[environment]\nenv = ["a"]',
+    "[environment]\nmemory_mb = 5.5",
+    '[agent]\ntimeout_sec = "soon"',
+    '[[steps]]\nname = "a"\n[[steps]]\nname = "A"',
+    'multi_step_reward_strategy = "best"\n[[steps]]\nname = "a"',
+    "[environment.healthcheck]\nretries = 2",
+]
+VALIDATE = textwrap.dedent("""
+    import json, sys
+    from harbor.models.task.config import TaskConfig
+    for text in json.loads(sys.argv[1]):
+        try:
+            TaskConfig.model_validate_toml(text)
+        except ValueError:
+            print("refused")
+        else:
+            print("read")
+""")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not ORACLE.exists(), reason="RUFUS_HARBOR_PYTHON names no Python with Harbor")
+def test_what_harbor_itself_refuses_is_refused(tmp_path):
+    arguments = [str(ORACLE), "-c", VALIDATE, json.dumps(REFUSED)]
+    said = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout.split()
+    assert said == ["refused"] * len(REFUSED)
+    for at, toml in enumerate(REFUSED):
+        folder = task_at(tmp_path / str(at), toml)
+        for name in ("a/instruction.md", "A/instruction.md", "a/tests/test.sh", "A/tests/test.sh"):
+            (folder / "steps" / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / "steps" / name).write_text("x")
+        with pytest.raises(DataError):
+            harbor.load(folder)
+
+
 MAP = textwrap.dedent("""
     import sys
     from pathlib import Path
@@ -411,7 +450,7 @@ MAP = textwrap.dedent("""
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not ORACLE.exists(), reason="needs Harbor, on Python 3.12, in /tmp/harbor-venv")
+@pytest.mark.skipif(not ORACLE.exists(), reason="RUFUS_HARBOR_PYTHON names no Python with Harbor")
 def test_a_legacy_task_mapped_by_harbor_itself_scores_as_ours_does(tmp_path):
     (tmp_path / "in").mkdir()
     shutil.copytree(TASKS / "newest-version", tmp_path / "in" / "newest-version")
