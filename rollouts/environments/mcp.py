@@ -5,8 +5,8 @@
 
 A record's `extra_info` says where it plays:
 
-- `world`: a scenario of `worlds` (world_data.py). Its code runs in the sandbox (world_host.py); `finish()` keeps the
-  database before and after, which `post_state` judges.
+- `world` (or `scenario`): a scenario of `worlds` (world_data.py). Its code runs in the sandbox (world_host.py);
+  `finish()` keeps the database before and after, which `post_state` judges.
 - `server`: one of `servers`, or a list of them (mcp_servers.py). A record that names nothing gets all of them.
 - `mcp_server`: `{command, files}`, a server of its own, in the sandbox and without network.
 - `tools`: `{allow: [...], deny: [...]}`, names or patterns; what the configuration denies stays denied.
@@ -43,8 +43,9 @@ _KEPT_S = 6 * 3600.0
 class Mcp:
     """Tools of MCP servers, or of a jailed world with a database of its own (AgentWorldModel)."""
 
-    worlds: str = "builtin"
-    """Folder with AgentWorldModel's JSONL; `builtin`: our own shop, desk and bank."""
+    worlds: str | None = None
+    """Folder with AgentWorldModel's JSONL, or `builtin` for our own shop, desk and bank; null: the record's `worlds`,
+    else `builtin`."""
     servers: dict[str, Any] = field(default_factory=dict)
     """Name -> `{object}`, `{command, env, cwd}` or `{url, headers}`: trusted, they run as your user."""
     allow: list[str] = field(default_factory=list)
@@ -83,7 +84,8 @@ class Mcp:
     async def start(self, task: Task) -> Sequence[Message]:
         """Raises `DataError` for a record that names what does not exist."""
         world = task.extra.get("world") or task.extra.get("scenario")
-        tools = await (self._open_world(str(world)) if world else self._open_servers(task))
+        folder = str(self.worlds or task.extra.get("worlds") or "builtin")
+        tools = await (self._open_world(folder, str(world)) if world else self._open_servers(task))
         chosen = _chosen(tools, [self.allow, _names(task, "allow")], [*self.deny, *_names(task, "deny")])
         if not chosen:
             offered = ", ".join(tool.schema["function"]["name"] for tool in tools) or "none"
@@ -100,12 +102,13 @@ class Mcp:
         return StepResult(answers, metrics={"mcp_calls": len(answers), "mcp_errors": errors})
 
     async def finish(self) -> Mapping[str, Any]:
-        """`db_before` and `db_after` of a world, as paths; nothing of other servers."""
+        """`db_before` and `db_after` of a world, as paths; nothing of other servers. `temporary_files` are removed once
+        the rollout is scored."""
         if self._host is None:
             return {}
         data = await self._host.finish(self._episode)
         path = await asyncio.to_thread(_keep, self._root / "after", f"{self._episode}.db", data)
-        return {"db_before": str(self._before), "db_after": str(path)}
+        return {"db_before": str(self._before), "db_after": str(path), "temporary_files": [str(path)]}
 
     async def close(self) -> None:
         host, self._host = self._host, None
@@ -123,8 +126,8 @@ class Mcp:
     def _root(self) -> Path:
         return Path(self.folder or os.path.join(tempfile.gettempdir(), f"rufus-worlds-{os.getuid()}"))
 
-    async def _open_world(self, name: str) -> list[Tool]:
-        world = (await asyncio.to_thread(library, self.worlds)).world(name)
+    async def _open_world(self, folder: str, name: str) -> list[Tool]:
+        world = await asyncio.to_thread(lambda: library(folder).world(name))
         self._before = await initial_database(world, self._root / "initial")
         limits = WorldLimits(self.memory_mb, self.cpu_s, self.disk_mb)
         self._host = shared_host(limits, self.max_worlds)

@@ -315,7 +315,7 @@ def test_a_wrong_server_is_told_when_the_environment_is_built(servers, message):
         ({"object": "no.such:thing"}, ConfigError, "does not load"),
         ({"object": "json:dumps"}, InfrastructureError, "does not start"),
         ({"command": ["sh", "-c", "echo my words >&2"]}, InfrastructureError, "It said: my words"),
-        ({"url": "http://127.0.0.1:9/mcp"}, InfrastructureError, "does not start: ConnectError"),
+        ({"url": "http://127.0.0.1:9/mcp"}, InfrastructureError, "does not start: All connection attempts failed"),
     ],
 )
 def test_a_server_that_does_not_start_says_why(spec, error, message):
