@@ -392,9 +392,21 @@ def _arrow(path: Path, shown: str, number: int, limit: int, most: int) -> Iterat
         raise ConfigError(f"{path} is damaged after row {first}: {error}. Save it again.") from error
 
 
-def hub_chunks(name: str, split: str, subset: str | None, *, chunk_records: int = 256) -> Iterator[Chunk]:
+def hub_revision(name: str) -> str | None:
+    """The commit that a hub dataset is at, so that a resumed run reads the same; None if the hub does not say."""
+    try:
+        from huggingface_hub import HfApi
+
+        return HfApi().dataset_info(name, timeout=20).sha
+    except Exception:  # no network, no such dataset: reading says it better
+        return None
+
+
+def hub_chunks(
+    name: str, split: str, subset: str | None, revision: str | None = None, *, chunk_records: int = 256
+) -> Iterator[Chunk]:
     first, rows = 0, []
-    for row in _hub_rows(name, split, subset):
+    for row in _hub_rows(name, split, subset, revision):
         rows.append(row)
         if len(rows) >= chunk_records:
             yield Chunk(name, first, first, len(rows), rows, True)
@@ -405,13 +417,13 @@ def hub_chunks(name: str, split: str, subset: str | None, *, chunk_records: int 
         raise ConfigError(f"hub dataset {name} has no rows.")
 
 
-def _hub_rows(name: str, split: str, subset: str | None) -> Iterator[dict[str, Any]]:
+def _hub_rows(name: str, split: str, subset: str | None, revision: str | None) -> Iterator[dict[str, Any]]:
     try:
         import datasets
     except ImportError as error:
         raise ConfigError("Reading from the hub needs datasets: pip install 'rufus-plugins[data]'") from error
     try:
-        rows = iter(datasets.load_dataset(name, subset, split=split, streaming=True))
+        rows = iter(datasets.load_dataset(name, subset, split=split, revision=revision, streaming=True))
     except Exception as error:  # the library raises a dozen unrelated types, for a wrong name and for no network
         raise ConfigError(
             f"There is no file {name}, and the hub dataset of this name (split {split!r}, subset {subset!r}) cannot be "

@@ -22,7 +22,7 @@ from typing import Any
 
 from rufus_plugins.errors import ConfigError
 from rufus_plugins.recipes.data import executors, writing
-from rufus_plugins.recipes.data.records import Chunk, Raw, file_chunks, find, hub_chunks, nothing_readable
+from rufus_plugins.recipes.data.records import Chunk, Raw, file_chunks, find, hub_chunks, hub_revision, nothing_readable
 from rufus_plugins.recipes.data.tool import RecordTool, parameters
 
 UNREAD = ("not_utf8", "bad_json", "cut_off", "no_object", "too_large", "bad_value")
@@ -82,9 +82,9 @@ class Job:
         self.files = find(self.sources)
         if output.resolve() in [f.resolve() for f in self.files]:
             raise ConfigError(f"{output} is the input too: choose another --output.")
-        self.inputs = (
-            fingerprints(self.files) if self.files else [{"hub": sources[0], "split": split, "subset": subset}]
-        )
+        self.revision = None if self.files else hub_revision(self.sources[0])
+        hub = {"hub": self.sources[0], "split": split, "subset": subset, "revision": self.revision}
+        self.inputs = fingerprints(self.files) if self.files else [hub]
         also = [Path(p) for p in tool.reads()]
         for path in also:
             if not path.is_file():
@@ -123,7 +123,8 @@ class Job:
         """The whole input, streamed."""
         limits = {"chunk_bytes": self.tool.chunk_bytes, "chunk_records": self.tool.chunk_records}
         if not self.files:
-            yield from hub_chunks(self.sources[0], self.split, self.subset, chunk_records=self.tool.chunk_records)
+            named = (self.sources[0], self.split, self.subset, self.revision)
+            yield from hub_chunks(*named, chunk_records=self.tool.chunk_records)
             return
         number = 0
         twice = Counter(f.name for f in self.files)

@@ -216,6 +216,27 @@ def test_every_kind_of_input_gives_the_same_records(tmp_path, kind):
     assert [r["number"] for r in lines(tmp_path / "out.jsonl")] == [n for n in range(30) if n != 13]
 
 
+def test_a_hub_dataset_is_read_at_one_commit(tmp_path, monkeypatch):
+    from types import SimpleNamespace
+
+    import datasets
+    import huggingface_hub
+
+    asked = []
+
+    def load_dataset(*names, **more):
+        asked.append((names, more))
+        return [{"n": n} for n in range(25)]
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    info = lambda self, name, timeout: SimpleNamespace(sha="abc123")  # noqa: E731
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", info)
+    manifest = execute(Double(), "owner/name", tmp_path / "out.jsonl", split="test")
+    assert manifest["inputs"] == [{"hub": "owner/name", "split": "test", "subset": None, "revision": "abc123"}]
+    assert asked == [(("owner/name", None), {"split": "test", "revision": "abc123", "streaming": True})]
+    assert [r["number"] for r in lines(tmp_path / "out.jsonl")] == [n for n in range(25) if n != 13]
+
+
 def test_parquet_output_unites_columns_and_keeps_order(tmp_path):
     source = jsonl(tmp_path / "in.jsonl", *({"n": n} for n in range(25)))
 
