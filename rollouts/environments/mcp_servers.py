@@ -15,18 +15,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
-import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rufus_plugins.errors import ConfigError, InfrastructureError
+from rufus_plugins.rollouts.environments.mcp_commands import as_file, sandbox, trusted
+from rufus_plugins.rollouts.environments.mcp_content import text_of
 from rufus_plugins.rollouts.retry import NeverStarted, OutcomeUnknown, Started, exchange, started
 from rufus_plugins.rollouts.tools import ToolResult, load
 from rufus_plugins.types import CallStatus, Termination
@@ -36,7 +36,6 @@ _LINE_BYTES = 32 << 20
 _CLOSE_S = 10.0
 _GRACE_S = 5.0
 _PAGES = 100
-_JAIL_MEMORY = 2 << 30
 UNKNOWN = "it may or may not have taken effect: look before you call it again"
 KINDS = ("object", "command", "url")
 
@@ -247,12 +246,12 @@ class Connection:
         env = {**get_default_environment(), **(spec.get("env") or {})}
         told = {"owner": os.getpid(), "env": env, "cwd": spec.get("cwd") or None}
         if self.sandboxed:
-            told |= _sandbox(list(spec["command"]), dict(spec.get("files") or {}), dict(spec.get("env") or {}), stack)
+            told |= sandbox(list(spec["command"]), dict(spec.get("files") or {}), dict(spec.get("env") or {}), stack)
         else:
-            told["command"] = _command(list(spec["command"]), told["cwd"], env)
+            told["command"] = trusted(list(spec["command"]), told["cwd"], env)
         script = str(Path(__file__).with_name("mcp_stdio.py").resolve())
         self._stderr = tempfile.TemporaryFile()
-        command = [sys.executable, "-I", "-S", script, _as_file(told, stack)]
+        command = [sys.executable, "-I", "-S", script, as_file(told, stack)]
         return pipes(command, self._stderr, _LINE_BYTES)
 
     def _words(self) -> str:
@@ -293,88 +292,3 @@ def load_object(path: str) -> Any:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"the MCP server {path!r} does not load: {error}; write package.module:name") from error
-
-
-def _command(command: Sequence[str], cwd: str | None, env: Mapping[str, str]) -> list[str]:
-    program = command[0]
-    found = shutil.which(os.path.join(cwd or "", program) if os.sep in program else program, path=env.get("PATH"))
-    if found is None:
-        raise ConfigError(f"the MCP server's program {program!r} is not there; command: {' '.join(command)}")
-    return [os.path.abspath(found), *command[1:]]
-
-
-def _as_file(told: Mapping[str, Any], stack: contextlib.AsyncExitStack) -> str:
-    """For one reader, which removes it."""
-    descriptor, path = tempfile.mkstemp(prefix="rufus-mcp-", suffix=".json")
-    with open(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
-        json.dump(told, file)
-    stack.callback(Path(path).unlink, missing_ok=True)
-    return path
-
-
-def _sandbox(
-    command: list[str], files: dict[str, str], env: dict[str, str], stack: contextlib.AsyncExitStack
-) -> dict[str, Any]:
-    """bubblewrap around a record's own server: no network, no file of this machine but Python, 64 MiB of its own."""
-    from rufus_plugins.errors import SandboxUnavailable
-    from rufus_plugins.rollouts.sandboxes import launch
-
-    if not shutil.which("bwrap"):
-        raise SandboxUnavailable("a record's own MCP server runs in bubblewrap only, and bwrap is not installed")
-    wrong = [name for name in files if os.path.isabs(name) or ".." in Path(name).parts]
-    if wrong:
-        raise ConfigError(f"mcp_server.files: {wrong[0]!r} leads out of the server's folder")
-    inside, shown = launch.python_paths()
-    root = os.getuid() == 0
-    if command[0] in ("python", "python3"):
-        command = [launch.interpreter(), *command[1:]]
-    own = {
-        "PATH": "/usr/local/bin:/usr/bin:/bin",
-        "LANG": "C.UTF-8",
-        "HOME": launch.SCRATCH,
-        "PYTHONPATH": os.pathsep.join(inside),
-        **env,
-    }
-    told = {
-        "command": command,
-        "files": files,
-        "env": own,
-        "path": list(inside),
-        "uid": launch.free_uid(os.getpid()) if root else None,
-        "tasks_of_user": 0 if root else launch.tasks_of_user() + 256,
-        "memory_bytes": _JAIL_MEMORY,
-    }
-    config = _as_file(told, stack)
-    script = str(Path(__file__).with_name("mcp_stdio.py").resolve())
-    wrap = launch.bubblewrap(shown, own, root)
-    return {
-        "command": [
-            *wrap[:-4],  # before --chdir and the last --remount-ro
-            *["--ro-bind", config, "/etc/mcp.json"],
-            *wrap[-4:],
-            *[launch.interpreter(), "-I", "-S", script, "--inside", "/etc/mcp.json"],
-        ],
-        "env": {"PATH": own["PATH"]},
-        "cwd": "/",
-    }
-
-
-def text_of(result: Any) -> str:
-    """A `CallToolResult` for the model: its texts, or its structure; what is no text is named."""
-    parts = []
-    for content in result.content:
-        kind = getattr(content, "type", type(content).__name__)
-        if kind == "text":
-            parts.append(content.text)
-        elif kind == "resource" and isinstance(getattr(content.resource, "text", None), str):
-            parts.append(content.resource.text)
-        elif kind == "resource_link":
-            parts.append(f"[link to {content.uri}]")
-        else:
-            data = getattr(content, "data", None) or getattr(getattr(content, "resource", None), "blob", None) or ""
-            size = f", {len(data) * 3 // 4} bytes" if isinstance(data, str) else ""
-            media = getattr(content, "mime_type", None) or getattr(getattr(content, "resource", None), "mime_type", "")
-            parts.append(f"[{kind} {media or ''}{size}, not shown]".replace(" ,", ","))
-    if not any(parts) and result.structured_content is not None:
-        parts = [json.dumps(result.structured_content, ensure_ascii=False)]
-    return "\n".join(parts)

@@ -8,7 +8,6 @@ left, or was killed at a limit) costs that episode alone.
 
 from __future__ import annotations
 
-import array
 import asyncio
 import atexit
 import itertools
@@ -16,180 +15,36 @@ import json
 import os
 import secrets
 import socket
-import struct
 import threading
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rufus_plugins.errors import DataError, InfrastructureError
 from rufus_plugins.rollouts.environments.world_data import World
+from rufus_plugins.rollouts.environments.world_jail import Episode, Jail, Reply, WorldLimits, boot
 from rufus_plugins.rollouts.environments.world_tools import Endpoint, endpoints
-from rufus_plugins.rollouts.sandboxes import launch, zygote
+from rufus_plugins.rollouts.sandboxes import zygote
 from rufus_plugins.types import Termination
 
 T = TypeVar("T")
 
-_LENGTHS = struct.Struct("!II")
-_FRAME = struct.Struct("!I")
-_BOOT_S = 120.0
-"""Importing FastAPI and SQLAlchemy takes 1-5 s; a crowded machine needs more. Ours."""
 _LOAD_S = 90.0
-_SEND_S = 30.0
 _GRACE_S = 10.0
 """How long after a call's own deadline an episode may stay silent. Ours."""
-_SCRATCH_BYTES = 8 << 30
-"""Room for the databases of all episodes of a world, in memory; what is not written takes none. Ours."""
-_FRAME_BYTES = 64 << 20
-_PRELOAD = (
-    "fastapi",
-    "fastapi.responses",
-    "fastapi.openapi.utils",
-    "sqlalchemy",
-    "sqlalchemy.orm",
-    "sqlalchemy.dialects.sqlite",
-    "sqlalchemy.sql",
-    "pydantic",
-    "anyio._backends._asyncio",
-    "uvicorn",
-)
 
 
-@dataclass(frozen=True)
-class WorldLimits:
-    """What one episode may use."""
-
-    memory_mb: int = 512
-    """Address space beyond the loaded world's own. Ours."""
-    cpu_s: int = 600
-    """Of the whole episode. Ours."""
-    disk_mb: int = 64
-    """Ours."""
-    processes: int = 4096
-    """Processes and threads of all episodes of a world. Ours."""
-
-    def header(self) -> dict[str, int]:
-        return {
-            "memory_bytes": self.memory_mb << 20,
-            "cpu_s": self.cpu_s,
-            "disk_bytes": self.disk_mb << 20,
-            "processes": self.processes,
-        }
-
-
-@dataclass(frozen=True)
-class Reply:
-    """What the world's server answered."""
-
-    status: int
-    """HTTP; 0 where time was over before it answered."""
-    body: str
-
-
-@dataclass(eq=False)
-class _Jail:
-    """The process of one world."""
-
-    world: World
-    process: launch.Jail
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    late: bool = False
-    tools: Sequence[Endpoint] | None = None
-    episodes: set[str] = field(default_factory=set)
-    dead: str = ""
-    used: int = 0
-    watching: asyncio.Task | None = None
-    monitor: int | None = None
-    """pidfd of bubblewrap, which may be killed while the processes in the jail live on."""
-
-    async def send(self, header: dict[str, Any], body: Sequence[bytes] = (), fd: int | None = None) -> None:
-        encoded = json.dumps(header).encode()
-        first = _LENGTHS.pack(len(encoded), sum(map(len, body)))
-        control, loop = self.process.socket, asyncio.get_running_loop()
-        if self.dead:
-            raise ConnectionError(self.dead)
-        async with self.lock, asyncio.timeout(_SEND_S):
-            if fd is None:
-                await loop.sock_sendall(control, first)
-            else:
-                rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
-                while True:
-                    try:
-                        if control.sendmsg([first], rights) != len(first):
-                            raise ConnectionError("a short write")
-                        break
-                    except BlockingIOError:
-                        await asyncio.sleep(0.002)
-            for part in (encoded, *body):
-                await loop.sock_sendall(control, part)
-
-    async def receive(self) -> tuple[dict[str, Any], bytes]:
-        header, body = _LENGTHS.unpack(await self._exactly(_LENGTHS.size))
-        if header + body > _FRAME_BYTES:
-            raise ConnectionError("too much")
-        answer = json.loads(await self._exactly(header))
-        return answer, await self._exactly(body)
-
-    async def _exactly(self, count: int) -> bytes:
-        data, loop = bytearray(), asyncio.get_running_loop()
-        while len(data) < count:
-            chunk = await loop.sock_recv(self.process.socket, min(count - len(data), 1 << 20))
-            if not chunk:
-                raise ConnectionError("the process ended")
-            data += chunk
-        return bytes(data)
-
-    def kill(self, why: str) -> None:
-        if not self.dead:
-            self.dead = why
-            loop = asyncio.get_running_loop()
-            if self.watching is not None:
-                self.watching.cancel()
-            if self.monitor is not None:
-                loop.remove_reader(self.monitor)
-                os.close(self.monitor)
-            loop.remove_reader(self.process.socket)
-            loop.remove_writer(self.process.socket)
-            self.process.kill()
-
-
-@dataclass(eq=False)
-class _Episode:
-    id: str
-    jail: _Jail
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    lost: str = ""
-
-    async def frame(self) -> dict[str, Any]:
-        size = _FRAME.unpack(await self.reader.readexactly(_FRAME.size))[0]
-        if size > _FRAME_BYTES:
-            raise ValueError(f"a frame of {size} bytes")
-        answer = json.loads(await self.reader.readexactly(size))
-        if not isinstance(answer, dict):
-            raise ValueError(f"a frame with {type(answer).__name__}")
-        return answer
-
-    async def blob(self, size: Any) -> bytes:
-        if not isinstance(size, int) or not 0 <= size <= _FRAME_BYTES:
-            raise ValueError(f"{size!r} bytes")
-        return await self.reader.readexactly(size)
-
-    def ask(self, request: dict[str, Any]) -> None:
-        data = json.dumps(request).encode()
-        self.writer.write(_FRAME.pack(len(data)) + data)
+_LIMITS = WorldLimits()
 
 
 class WorldHost:
     """Episodes by id. Cheap to create; `shared_host` gives the process's own."""
 
-    def __init__(self, *, limits: WorldLimits = WorldLimits(), max_worlds: int = 32, backend: str = "auto"):
+    def __init__(self, *, limits: WorldLimits = _LIMITS, max_worlds: int = 32, backend: str = "auto"):
         self.limits, self.max_worlds, self.backend = limits, max_worlds, backend
-        self._jails: dict[str, _Jail] = {}
-        self._loading: dict[str, asyncio.Future[_Jail]] = {}
-        self._episodes: dict[str, _Episode] = {}
+        self._jails: dict[str, Jail] = {}
+        self._loading: dict[str, asyncio.Future[Jail]] = {}
+        self._episodes: dict[str, Episode] = {}
         self._clock = itertools.count()
         self._index = itertools.count(7)
         self.started = 0
@@ -261,7 +116,7 @@ class WorldHost:
             finally:
                 theirs.close()
             reader, writer = await asyncio.open_unix_connection(sock=ours, limit=1 << 20)
-            episode = _Episode(name, jail, reader, writer)
+            episode = Episode(name, jail, reader, writer)
         except BaseException:
             jail.episodes.discard(name)
             raise
@@ -350,7 +205,7 @@ class WorldHost:
 
     # -- endings --------------------------------------------------------------------------------------
 
-    def _of(self, id: str) -> _Episode:
+    def _of(self, id: str) -> Episode:
         episode = self._episodes.get(id)
         if episode is None:
             raise self._lost(f"there is no episode {id!r}")
@@ -370,7 +225,7 @@ class WorldHost:
         await self._end(episode)
         return self._lost(episode.lost)
 
-    async def _end(self, episode: _Episode) -> None:
+    async def _end(self, episode: Episode) -> None:
         """Closes the socket, which a waiting process takes as its end, and has a running one killed."""
         episode.writer.transport.abort()
         episode.jail.episodes.discard(episode.id)
@@ -380,14 +235,14 @@ class WorldHost:
             except (OSError, ConnectionError) as error:
                 self._died(episode.jail, str(error))
 
-    def _died(self, jail: _Jail, why: str) -> None:
+    def _died(self, jail: Jail, why: str) -> None:
         jail.kill(why)
         if self._jails.get(jail.world.key) is jail:
             del self._jails[jail.world.key]
 
     # -- worlds ---------------------------------------------------------------------------------------
 
-    async def _jail(self, world: World, database: bytes | Path) -> _Jail:
+    async def _jail(self, world: World, database: bytes | Path) -> Jail:
         jail = self._jails.get(world.key)
         if jail is not None and jail.process.process.poll() is not None:
             self._died(jail, f"exit status {jail.process.process.poll()}")
@@ -400,13 +255,14 @@ class WorldHost:
             loading.add_done_callback(lambda done: (self._loading.pop(world.key, None), done.exception()))
         return await asyncio.shield(self._loading[world.key])
 
-    async def _load(self, world: World, database: bytes | Path) -> _Jail:
+    async def _load(self, world: World, database: bytes | Path) -> Jail:
         await self._make_room()
         backend = self.backend if self.backend != "auto" else await zygote.default_backend()
         data = database if isinstance(database, bytes) else database.read_bytes()
         late = backend != "bubblewrap"
         for _ in range(2):
-            jail = await self._boot(world, backend)
+            jail = await boot(world, backend, next(self._index))
+            self.started += 1
             try:
                 async with asyncio.timeout(_LOAD_S):
                     source = world.code.encode("utf-8", "surrogatepass")
@@ -443,32 +299,7 @@ class WorldHost:
                 raise
         raise AssertionError("unreachable")
 
-    async def _boot(self, world: World, backend: str) -> _Jail:
-        script = Path(__file__).with_name("world_main.py")
-        process = launch.start(
-            backend, next(self._index), _PRELOAD, script=script, scratch_bytes=_SCRATCH_BYTES
-        )  # on this very thread: the kernel ties the jail's life to it
-        process.socket.setblocking(False)
-        jail = _Jail(world, process)
-        try:
-            async with asyncio.timeout(_BOOT_S):
-                await jail.receive()
-            if backend == "bubblewrap":
-                process.find_inner()
-        except (TimeoutError, OSError, ConnectionError) as error:
-            words = _words(process)
-            jail.kill("it did not start")
-            raise InfrastructureError(
-                f"no sandbox starts for the world {world.scenario!r} ({backend}): {words or error}",
-                Termination.ENVIRONMENT_LOST,
-            ) from None
-        except BaseException:
-            jail.kill("it did not start")
-            raise
-        self.started += 1
-        return jail
-
-    async def _watch(self, jail: _Jail) -> None:
+    async def _watch(self, jail: Jail) -> None:
         """Nothing comes from a loaded world: what comes is its end."""
         try:
             await asyncio.get_running_loop().sock_recv(jail.process.socket, 1)
@@ -494,7 +325,7 @@ _lock = threading.Lock()
 _hosts: dict[tuple[Any, ...], WorldHost] = {}
 
 
-def shared_host(limits: WorldLimits = WorldLimits(), max_worlds: int = 32) -> WorldHost:
+def shared_host(limits: WorldLimits = _LIMITS, max_worlds: int = 32) -> WorldHost:
     """The process's host: environments with the same limits share the worlds."""
     key = (os.getpid(), limits, max_worlds)
     with _lock:
@@ -513,11 +344,3 @@ def _last(text: Any) -> str:
     """The end of a traceback: what failed, and where in the world's code."""
     lines = [line for line in str(text).strip().splitlines() if "rufus_plugins" not in line]
     return "\n".join(lines[-8:])[-1500:]
-
-
-def _words(process: launch.Jail) -> str:
-    try:
-        os.set_blocking(process.process.stderr.fileno(), False)
-        return (process.process.stderr.read() or b"").decode(errors="replace").strip()[-1500:]
-    except (OSError, ValueError):
-        return ""
