@@ -11,16 +11,23 @@ The schema is OpenAI's, with `reasoning_content` and `train`: messages of `role`
 
 from __future__ import annotations
 
-import itertools
 import json
-import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+from rufus_plugins.recipes.data.conversation_calls import (
+    call_of,
+    calls_in_text,
+    calls_of,
+    link_results,
+    merged_calls,
+    parsed,
+    read_tools,
+    responses,
+    several,
+)
 from rufus_plugins.recipes.data.records import Refused
-from rufus_plugins.rollouts import tool_calls as formats
-from rufus_plugins.types import CallStatus
 
 ROLES = {
     "system": "system",
@@ -68,8 +75,8 @@ def conversation(
         if not isinstance(message, Mapping):
             raise Refused("bad_message", f"message {i} is a {type(message).__name__}")
         messages += _message(i, message, tools, notes)
-    messages = _merged_calls(messages)
-    _link_results(messages, notes)
+    messages = merged_calls(messages)
+    link_results(messages, notes)
     if not any(m["role"] == "assistant" for m in messages):
         raise Refused("no_assistant", "no message is the assistant's")
     return messages, tools
@@ -81,7 +88,7 @@ def _given(record: Mapping[str, Any]) -> list[Any]:
     for key in _LISTS:
         value = record.get(key)
         if isinstance(value, str) and value.lstrip().startswith("["):
-            value = _json(value, "bad_messages", key)
+            value = parsed(value, "bad_messages", key)
         if isinstance(value, (list, tuple)):
             found = list(value)
             break
@@ -133,7 +140,7 @@ def _message(i: int, message: Mapping[str, Any], tools: Any, notes: Counter[str]
     content, thought = _content(i, message)
     train = _override(i, message)
     if role in ("system", "user"):
-        if role == "user" and (results := _responses(content)) is not None:
+        if role == "user" and (results := responses(content)) is not None:
             notes["results_in_user_messages"] += 1
             return [{"role": "tool", "content": text} for text in results]
         made = {"role": role, "content": content}
@@ -141,7 +148,7 @@ def _message(i: int, message: Mapping[str, Any], tools: Any, notes: Counter[str]
             raise Refused("override_not_assistant", f"message {i} ({role}) asks to be trained on")
         return [made]
     if role == "tool":
-        results = _responses(content)
+        results = responses(content)
         name, call_id = message.get("name"), message.get("tool_call_id")
         made = {"role": "tool", "content": content if results is None or len(results) != 1 else results[0]}
         if results is not None and len(results) > 1:
@@ -164,12 +171,12 @@ def _assistant(
     if inline is not None and thought and inline.strip() != thought.strip():
         raise Refused("two_reasonings", f"message {i} has reasoning in a field and another one in <think>")
     thought = thought if thought else inline
-    calls = _calls(i, message)
+    calls = calls_of(i, message)
     if role == "call":
-        calls = calls or [_call(i, c) for c in _several(_json(content, "bad_arguments", f"message {i}"))]
+        calls = calls or [call_of(i, c) for c in several(parsed(content, "bad_arguments", f"message {i}"))]
         content = ""
     elif "<tool_call>" in content:
-        read, content = _calls_in_text(i, content, tools)
+        read, content = calls_in_text(i, content, tools)
         if calls and read != [c["function"] for c in calls]:
             raise Refused("two_calls", f"message {i} has calls in a field and other ones in its text")
         calls = calls or [{"type": "function", "function": f} for f in read]
@@ -243,149 +250,3 @@ def _split_thinking(i: int, text: str) -> tuple[str | None, str]:
     if text[:start].strip():
         return None, text
     return text[start + len("<think>") : end].strip("\n"), text[end + len("</think>") :].lstrip("\n")
-
-
-# ---- calls
-
-
-def _calls(i: int, message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    given = message.get("tool_calls")
-    if isinstance(given, str) and given.strip():
-        given = _json(given, "bad_arguments", f"tool_calls of message {i}")
-    if given is not None and not isinstance(given, (list, tuple)) and not isinstance(given, str):
-        raise Refused("bad_arguments", f"tool_calls of message {i} is a {type(given).__name__}")
-    made = [_call(i, call) for call in given or ()]
-    legacy = message.get("function_call")
-    if legacy:
-        legacy = _json(legacy, "bad_arguments", f"function_call of message {i}") if isinstance(legacy, str) else legacy
-        made.append(_call(i, legacy))
-    return made
-
-
-def _call(i: int, call: Any) -> dict[str, Any]:
-    function = call.get("function", call) if isinstance(call, Mapping) else None
-    if isinstance(function, str):  # {"function": "name", "arguments": ...}
-        function = {**call, "name": function}
-    name = function.get("name") if isinstance(function, Mapping) else None
-    if not isinstance(name, str) or not name.strip():
-        raise Refused("bad_call", f"a call of message {i} has no name")
-    arguments = function.get("arguments", function.get("parameters"))
-    made: dict[str, Any] = {"type": "function", "function": {"name": name, "arguments": _arguments(i, name, arguments)}}
-    if isinstance(call.get("id"), str) and call["id"]:
-        made = {"id": call["id"], **made}
-    return made
-
-
-def _arguments(i: int, name: str, arguments: Any) -> str:
-    if isinstance(arguments, str):
-        arguments = (
-            _json(arguments, "bad_arguments", f"arguments of {name!r} in message {i}") if arguments.strip() else {}
-        )
-    if arguments is None:
-        arguments = {}
-    if not isinstance(arguments, Mapping):
-        raise Refused("bad_arguments", f"arguments of {name!r} in message {i} are a {type(arguments).__name__}")
-    return json.dumps(arguments, ensure_ascii=False)
-
-
-def _calls_in_text(i: int, text: str, tools: Any) -> tuple[list[dict[str, Any]], str]:
-    """(calls, what is said besides), for calls in `<tool_call>` tags."""
-    head = text.partition("<tool_call>")[2].lstrip()
-    kind = "qwen3_coder" if head.startswith("<function=") else "hermes" if head[:1] in ("{", "[") else "glm-4.5"
-    turn = formats.parse(kind, text, tools or ())
-    for call in turn.calls:
-        if call.status is not CallStatus.OK:
-            raise Refused("malformed_call", f"a call in the text of message {i}: {call.problem}")
-    calls = [{"name": c.name, "arguments": json.dumps(c.arguments, ensure_ascii=False)} for c in turn.calls]
-    return calls, turn.content
-
-
-_RESPONSE = re.compile(r"\s*<tool_response>\n?(.*?)\n?</tool_response>", re.DOTALL)
-
-
-def _responses(text: str) -> list[str] | None:
-    """The results, if the text is nothing but `<tool_response>` blocks."""
-    if not text.lstrip().startswith("<tool_response>"):
-        return None
-    at, found = 0, []
-    while match := _RESPONSE.match(text, at):
-        found.append(match.group(1))
-        at = match.end()
-    return found if found and not text[at:].strip() else None
-
-
-def _merged_calls(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """ShareGPT writes thought and call as two messages of the assistant; they are one turn."""
-    merged: list[dict[str, Any]] = []
-    for message in messages:
-        before = merged[-1] if merged else None
-        bare = message["role"] == "assistant" and message.get("tool_calls") and not message["content"]
-        bare = bare and "reasoning_content" not in message
-        if bare and before and before["role"] == "assistant" and before.get("train") == message.get("train"):
-            before["tool_calls"] = [*before.get("tool_calls", ()), *message["tool_calls"]]
-        else:
-            merged.append(message)
-    return merged
-
-
-def _link_results(messages: list[dict[str, Any]], notes: Counter[str]) -> None:
-    """Gives every call an id and every result the id and name of its call, in order where the source has none."""
-    numbers = itertools.count()
-    waiting: list[dict[str, Any]] = []
-    in_text = False
-    for i, message in enumerate(messages):
-        if message["role"] == "assistant":
-            waiting = list(message.get("tool_calls", ()))
-            in_text = not waiting
-        elif message["role"] != "tool":
-            waiting, in_text = [], False
-        elif in_text:
-            notes["results_of_calls_in_free_text"] += 1
-        else:
-            own = message.get("tool_call_id")
-            call = next((c for c in waiting if own is not None and c.get("id") == own), None)
-            call = call or next((c for c in waiting if own is None or "id" not in c), None)
-            if call is None:
-                raise Refused("orphan_tool_result", f"message {i} is a tool result without a call before it")
-            waiting = [c for c in waiting if c is not call]
-            call["id"] = message["tool_call_id"] = call.get("id") or own or f"call_{next(numbers)}"
-            message.setdefault("name", call["function"]["name"])
-    for message in messages:
-        for call in message.get("tool_calls", ()):
-            if "id" not in call:
-                call["id"] = f"call_{next(numbers)}"
-
-
-# ---- tools
-
-
-def read_tools(value: Any) -> list[dict[str, Any]] | None:
-    """Schemas in the OpenAI format, `{"type": "function", "function": {...}}`."""
-    if isinstance(value, str):
-        value = _json(value, "bad_tools", "tools") if value.strip() else None
-    if isinstance(value, Mapping):
-        value = [value]
-    if not value:
-        return None
-    if not isinstance(value, (list, tuple)):
-        raise Refused("bad_tools", f"tools is a {type(value).__name__}")
-    made = []
-    for tool in value:
-        if isinstance(tool, str):
-            tool = _json(tool, "bad_tools", "a tool")
-        function = tool.get("function", tool) if isinstance(tool, Mapping) else None
-        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-            raise Refused("bad_tools", "a tool has no name")
-        made.append({"type": "function", "function": dict(function)})
-    return made
-
-
-def _several(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, list) else [value]
-
-
-def _json(text: str, reason: str, what: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Refused(reason, f"{what}: no JSON: {error}") from error

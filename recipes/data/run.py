@@ -22,7 +22,8 @@ from typing import Any
 
 from rufus_plugins.errors import ConfigError
 from rufus_plugins.recipes.data import executors, writing
-from rufus_plugins.recipes.data.records import Chunk, Raw, file_chunks, find, hub_chunks, hub_revision, nothing_readable
+from rufus_plugins.recipes.data.record_files import file_chunks, hub_chunks, hub_revision
+from rufus_plugins.recipes.data.records import Chunk, Raw, find, nothing_readable
 from rufus_plugins.recipes.data.tool import RecordTool, parameters
 
 UNREAD = ("not_utf8", "bad_json", "cut_off", "no_object", "too_large", "bad_value")

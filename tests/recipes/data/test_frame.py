@@ -18,7 +18,8 @@ import pytest
 from rufus_plugins import cli
 from rufus_plugins.errors import ConfigError
 from rufus_plugins.recipes import data
-from rufus_plugins.recipes.data.records import Chunk, Raw, Refused, file_chunks, read
+from rufus_plugins.recipes.data.record_files import file_chunks
+from rufus_plugins.recipes.data.records import Chunk, Raw, Refused, read
 from rufus_plugins.recipes.data.run import execute
 from rufus_plugins.recipes.data.tool import RecordTool, field_docs
 
