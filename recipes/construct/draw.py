@@ -12,7 +12,7 @@ from rufus_plugins.recipes.construct.tables import Column, Table, TableSet
 
 MOST_FILTERS = 3
 """Ours."""
-TRIES = 4_000
+TRIES = 2_000
 """Draws for one task before the tables are given up. Ours."""
 
 

@@ -101,7 +101,9 @@ def read(given: Mapping[str, Any], tables: TableSet) -> Spec:
             if f["op"] not in OPERATORS:
                 raise ConfigError(f"the operator {f['op']!r} does not exist; there are {', '.join(OPERATORS)}")
             value = f["value"]
-            if column.unit is not None:
+            if column.values and f["op"] not in ("=", "!="):
+                raise ConfigError(f"column {column.name} names classes: it is compared by = or !=")
+            if column.unit is not None or column.values:
                 if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
                     raise ConfigError(f"column {column.name} is compared with {value!r}, which is no number")
                 value = float(value)
@@ -131,7 +133,7 @@ def _known(what: str, name: Any, of: Mapping[str, Any]) -> Any:
 def solve(spec: Spec, tables: TableSet) -> Solved:
     """Runs a construction. Raises `Unfit` for one that is no task."""
     table = tables.tables[spec.table]
-    _near_thresholds(spec, table)
+    _near_thresholds(spec, table, tables)
     ranked = _ranked(spec, spec.filters, table, tables)
     if len(ranked) < FEWEST:
         raise Unfit("few_candidates" if ranked else "no_candidates", f"{len(ranked)} rows pass the filters")
@@ -193,17 +195,23 @@ def _unknown(spec: Spec, table: Table, tables: TableSet) -> None:
         raise Unfit("missing_value", f"{hit[0]!r} has no value where one decides")
 
 
-def _near_thresholds(spec: Spec, table: Table) -> None:
+def _near_thresholds(spec: Spec, table: Table, tables: TableSet) -> None:
     for f in spec.filters:
         if not table.columns[f.column].number:
             continue
-        values = [row[f.column] for row in table.rows if row[f.column] is not None]
+        column, value = quoted(f.column), float(f.value)
+        view = quoted(f"task_{table.name}")
         # years and counts are exact: only equality leaves open whether "above" includes it
-        exact = all(abs(v) < 1e6 and float(v).is_integer() for v in (*values, float(f.value)))
-        for row in table.rows:
-            value = row[f.column]
-            if value is not None and _distance(float(value), float(f.value)) < (1e-12 if exact else THRESHOLD_MARGIN):
-                raise Unfit("near_threshold", f"{row[table.entity]}: {f.column} is {value}, the filter has {f.value}")
+        whole = f"bool_and(abs({column}) < 1e6 AND {column} = round({column}))"
+        exact = tables.connection.execute(f"SELECT {whole} FROM {view} WHERE {column} IS NOT NULL").fetchone()[0]
+        margin = 0.0 if exact and value.is_integer() else THRESHOLD_MARGIN
+        near = tables.connection.execute(
+            f"SELECT {quoted(table.entity)}, {column} FROM {view} WHERE {column} = $value OR "
+            f"abs({column} - $value) < $margin * greatest(abs({column}), abs($value)) LIMIT 1",
+            {"value": value, "margin": margin},
+        ).fetchone()
+        if near:
+            raise Unfit("near_threshold", f"{near[0]}: {f.column} is {near[1]}, the filter has {f.value}")
 
 
 def _distance(a: float, b: float) -> float:

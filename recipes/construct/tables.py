@@ -17,6 +17,9 @@ from typing import Any
 from rufus_plugins.errors import ConfigError
 from rufus_plugins.recipes.construct import quantities
 
+MOST_ROWS = 1_000_000
+"""They are kept in memory, some 500 bytes each. Ours."""
+
 
 @dataclass(frozen=True)
 class Column:
@@ -55,6 +58,8 @@ class Table:
     noun: tuple[str, str]
     columns: Mapping[str, Column]
     formulas: Mapping[str, Formula]
+    aliases: tuple[str, ...] = ()
+    """Columns with other names of the entity: a question must not hold them either."""
     rows: tuple[Mapping[str, Any], ...] = ()
     """Every row, for checks that do not trust SQL. NaN and infinite numbers are None."""
 
@@ -90,6 +95,7 @@ def open_tables(description: str | Path | None = None, seed: int = 0) -> TableSe
     connection = duckdb.connect()
     connection.execute("SET autoinstall_known_extensions = false")
     connection.execute("SET enable_progress_bar = false")
+    connection.execute("SET threads = 1")  # many small queries: threads cost more than they give
     files = [str(path)]
     if not description:
         built_in.fill(connection, seed)
@@ -188,22 +194,26 @@ def _table(connection: Any, path: Path, name: str, entry: Mapping[str, Any]) -> 
     except (TypeError, KeyError) as error:
         raise ConfigError(f"{where}: a column or formula is described wrongly: {error}") from error
     source = f"({str(entry['query']).strip().rstrip(';')})" if entry.get("query") else quoted(name)
-    wanted = ", ".join(quoted(c) for c in (entity, *columns))
+    aliases = tuple(str(a) for a in entry.get("aliases") or () if str(a) not in columns)
+    wanted = ", ".join(quoted(c) for c in (entity, *columns, *aliases))
     view = quoted(f"task_{name}")
     try:
         numbers = [quoted(c) for c, column in columns.items() if column.number]
         # NaN and infinity are no values: NULL from here on
         cleaned = ", ".join(
             f"CASE WHEN isfinite(CAST({c} AS DOUBLE)) THEN CAST({c} AS DOUBLE) END AS {c}" if c in numbers else c
-            for c in (quoted(entity), *map(quoted, columns))
+            for c in map(quoted, (entity, *columns, *aliases))
         )
         connection.execute(f"CREATE TABLE {view} AS SELECT {cleaned} FROM (SELECT {wanted} FROM {source} AS t) AS u")
+        count = connection.execute(f"SELECT count(*) FROM {view}").fetchone()[0]
+        if count > MOST_ROWS:
+            raise ConfigError(f"{where} has {count:,} rows; at most {MOST_ROWS:,}. Narrow it down with a `query`.")
         rows = connection.execute(f"SELECT * FROM {view} ORDER BY ALL").fetchall()
     except duckdb.Error as error:
         raise ConfigError(f"{where} cannot be read: {_first_line(error)}") from error
-    keys = (entity, *columns)
+    keys = (entity, *columns, *aliases)
     made = tuple({k: _plain(v) for k, v in zip(keys, row, strict=True)} for row in rows)
-    table = Table(name, entity, (str(noun[0]), str(noun[1])), columns, formulas, made)
+    table = Table(name, entity, (str(noun[0]), str(noun[1])), columns, formulas, aliases, made)
     for formula in formulas.values():
         quantities.check(table, formula, where)
     return table

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import random
 import re
+import unicodedata
 from collections.abc import Sequence
 
 from rufus_plugins.recipes.construct.spec import Filter, Solved, Unfit
@@ -112,7 +113,7 @@ def check(text: str, solved: Solved, table: Table) -> None:
     if not re.search(rf"(?<![\w/^]){re.escape(spec.unit)}(?![\w/^])", text):
         raise Unfit("lost", f"the unit {spec.unit} is not in the wording")
     _invented(text, solved, table)
-    _leaks(text, solved)
+    _leaks(text, solved, table)
 
 
 def _holds(text: str, value: str, column: Column) -> bool:
@@ -155,9 +156,15 @@ def _without(text: str, units: Sequence[str]) -> str:
     return text
 
 
-def _leaks(text: str, solved: Solved) -> None:
-    if contains(text, solved.entity):
-        raise Unfit("entity_leak", f"the wording names {solved.entity}")
+def _leaks(text: str, solved: Solved, table: Table) -> None:
+    plain_text = unicodedata.normalize("NFKC", text)
+    names = [(solved.entity, re.IGNORECASE)]
+    # symbols and codes: In is indium, in is a word
+    names += [(str(solved.row[a]), re.NOFLAG) for a in table.aliases if solved.row[a] not in (None, "")]
+    for name, flags in names:
+        # whatever is put between the letters: "Rhea's", "Rhea-like", "R h e a" is left to a reader
+        if re.search(rf"(?<!\w){re.escape(unicodedata.normalize('NFKC', name))}(?!\w)", plain_text, flags):
+            raise Unfit("entity_leak", f"the wording names {name}")
     for target in targets_of({"answer": "", "targets": list(solved.targets)}):
         for q in quantities_in(text):
             if target.met_by(q):

@@ -15,7 +15,7 @@ import pytest
 from rufus_plugins.errors import ConfigError
 from rufus_plugins.recipes.construct import built_in, draw, quantities, verbalise
 from rufus_plugins.recipes.construct.build import Construct
-from rufus_plugins.recipes.construct.spec import Unfit, read, solve
+from rufus_plugins.recipes.construct.spec import Solved, Unfit, read, solve
 from rufus_plugins.recipes.construct.tables import open_tables
 from rufus_plugins.rewards.progress_chain import ProgressChain, targets_of
 
@@ -89,6 +89,12 @@ def test_two_hundred_tasks_are_built_and_every_answer_is_that_of_a_second_implem
         assert math.isclose(float(task["answer"].split()[0]), value, rel_tol=1e-3), task
         unit = task["construction"]["compute"]["unit"]
         assert task["answer"].endswith(f" {unit}") and f" {unit}" in task["question"]
+
+
+def test_every_written_construction_can_be_read_and_run_again(tasks, tables):
+    for task in tasks[1]:
+        again = solve(read(task["construction"], tables), tables)
+        assert again.spec.as_json() == task["construction"] and list(again.targets) == task["targets"]
 
 
 def test_the_margin_is_kept_and_each_filter_is_needed(tasks, tables):
@@ -384,6 +390,8 @@ def test_a_free_wording_that_keeps_everything_passes(moon):
         ("mean density", "volume", "lost"),
         ("orbital period", "day", "lost"),
         ("Saturn", "Saturn, like Rhea,", "entity_leak"),
+        ("Saturn", "Saturn (Rhea's neighbours)", "entity_leak"),
+        ("Saturn", "Saturn, ＲＨＥＡ,", "entity_leak"),
         ("everything", "the 7 moons", "invented"),
         ("sphere?", "sphere of 763.8 km?", "invented"),
         ("sphere?", "sphere of about 1.236 g/cm^3?", "invented"),
@@ -393,6 +401,25 @@ def test_a_wording_that_loses_or_gives_away_something_is_refused(moon, old, new,
     with pytest.raises(Unfit) as error:
         verbalise.check(GOOD.replace(old, new), *moon)
     assert error.value.reason == reason
+
+
+def test_a_symbol_leaks_and_the_same_letters_in_a_word_do_not(tables):
+    construction = {
+        "table": "elements",
+        "filters": [{"column": "column", "op": "=", "value": 13.0}, {"column": "row", "op": "=", "value": 5.0}],
+        "select": {"column": "density", "extreme": "max"},
+        "compute": {"formula": "amount", "unit": "mol"},
+    }
+    table = tables.tables["elements"]
+    indium = next(row for row in table.rows if row["name"] == "Indium")
+    solved = Solved(read(construction, tables), "Indium", indium, "", 1.0, 3, 8.71, ())
+    text = (
+        "Which chemical element in group 13 and period 5 of the periodic table has the highest density? Give the "
+        "amount of substance in 1 kg of it in mol."
+    )
+    verbalise.check(text, solved, table)
+    with pytest.raises(Unfit, match="names In"):
+        verbalise.check(text.replace("Which", "Not In, which"), solved, table)
 
 
 def test_a_model_rewords_what_it_can_and_the_rest_stays_plain(tmp_path, serve):
@@ -457,10 +484,10 @@ def test_the_shipped_tasks_are_those_that_the_command_builds(tasks):
 def test_the_description_in_the_docs_is_a_whole_one(tmp_path):
     from pathlib import Path
 
-    page = (Path(built_in.__file__).parents[2] / "docs/data.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/data.md").read_text()
     text = page.split("```yaml\n")[1].split("```")[0]
     (tmp_path / "t.yaml").write_text(text)
-    rows = [{"name": f"n{i}", "height": 900.0 * 1.3**i, "range": "Alps", "first": 1800.0 + i} for i in range(6)]
+    rows = [{"name": f"n{i}", "height": 900.0 * 1.3**i, "range": "Alps", "first": 1800.0 + 7 * i} for i in range(12)]
     pq.write_table(pa.table({k: [r[k] for r in rows] for k in rows[0]}), tmp_path / "peaks.parquet")
     made = Construct(tmp_path / "o", tables=str(tmp_path / "t.yaml"), count=2)
     assert made.run()["kept"] == 2

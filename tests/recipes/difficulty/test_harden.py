@@ -162,3 +162,45 @@ def test_a_fenced_reply_is_read_too():
     assert read_question('Here:\n```json\n{"question": "What is the sum of 1 and 2?"}\n```') == (
         "What is the sum of 1 and 2?"
     )
+
+
+def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(tmp_path, serve):
+    import os
+    import signal
+    import subprocess
+    import sys
+    import time
+
+    seeds = [{"question": asked([n, n + 1])} for n in range(40)]
+    outputs, counts = [], []
+    for name, kill in (("whole", False), ("killed", True)):
+        models = Models(3)
+
+        def rule(body, models=models, kill=kill):
+            time.sleep(0.005 if kill else 0)
+            return models(body)
+
+        server = serve(rule)
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "seeds.jsonl").write_text("".join(json.dumps(s) + "\n" for s in seeds))
+        # the same address in both, so that manifests may be compared too: the outputs do not hold it
+        command = [sys.executable, "-m", "rufus_plugins.cli", "data", "harden"]
+        command += ["--input", str(folder / "seeds.jsonl"), "--output", str(folder / "out.jsonl"), "--workers", "1"]
+        command += ["--base-url", server.url, "--base-model", "base"]
+        command += ["--referee-url", server.url, "--referee-model", "referee"]
+        if kill:
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            while len(server.bodies) < 60:
+                assert process.poll() is None
+                time.sleep(0.02)
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+            assert not (folder / "out.jsonl").exists()
+        subprocess.run(command, check=True, capture_output=True, timeout=120)
+        outputs.append((folder / "out.jsonl").read_bytes())
+        counts.append(len(server.bodies))
+        lines = (folder / "out.jsonl.audit.jsonl").read_text().splitlines()
+        assert all(json.loads(line) for line in lines)
+    assert outputs[0] == outputs[1] and outputs[0].count(b"\n") == 40
+    assert counts[1] <= counts[0] + 16 * 5  # what was in flight when it was killed

@@ -38,16 +38,16 @@ def scores(reward, pairs):
 
 
 def test_the_sample_has_all_three_kinds_and_each_gold_gets_its_reward(tmp_path):
-    manifest = prepare("sample", tmp_path / "o", count=37)
-    assert manifest["kept"] == 111 and manifest["dropped"] == {}
+    manifest = prepare("sample", tmp_path / "o", count=34)
+    assert manifest["kept"] == 102 and manifest["dropped"] == {}
     found = rows(tmp_path / "o")
     kinds = {kind: [r for r in found if r["data_source"].startswith(kind)] for kind in ("math", "science", "puzzle")}
-    assert [len(kinds[k]) for k in ("math", "science", "puzzle")] == [37, 37, 37]
+    assert [len(kinds[k]) for k in ("math", "science", "puzzle")] == [34, 34, 34]
     gold = [r["reward_model"]["ground_truth"] for r in kinds["math"]]
-    assert scores(MathAnswer(), [(g, f"\\boxed{{{g}}}") for g in gold]) == [1.0] * 37
+    assert scores(MathAnswer(), [(g, f"\\boxed{{{g}}}") for g in gold]) == [1.0] * 34
     assert sum(scores(MathAnswer(), [(g, f"\\boxed{{{g}+1}}") for g in gold])) == 0
     gold = [r["reward_model"]["ground_truth"] for r in kinds["science"]]
-    assert scores(ScienceAnswer(), [(g, f"Answer: {g}") for g in gold]) == [1.0] * 37
+    assert scores(ScienceAnswer(), [(g, f"Answer: {g}") for g in gold]) == [1.0] * 34
 
 
 def test_generated_golds_are_right_by_another_computation(tmp_path):
@@ -76,19 +76,19 @@ def test_generated_golds_are_right_by_another_computation(tmp_path):
 
 def test_puzzles_are_the_same_for_the_same_seed_and_their_own_answers_count(tmp_path):
     for name in ("a", "b"):
-        prepare("puzzles", tmp_path / name, puzzles=37, seed=5)
+        prepare("puzzles", tmp_path / name, puzzles=34, seed=5)
     assert (tmp_path / "a/train.parquet").read_bytes() == (tmp_path / "b/train.parquet").read_bytes()
     found = rows(tmp_path / "a")
     truths = [json.loads(r["reward_model"]["ground_truth"]) for r in found]
     pairs = [(t, f"<answer>{t['entry']['answer']}</answer>") for t in truths if isinstance(t["entry"]["answer"], str)]
     right = scores(Puzzle(), pairs)
-    assert len(right) >= 33
+    assert len(right) >= 30
     assert [t["dataset"] for (t, _), value in zip(pairs, right, strict=True) if value < 1] == []
     assert sum(scores(Puzzle(), [(t, "<answer>no</answer>") for t, _ in pairs])) == 0
 
 
 def test_another_seed_gives_other_puzzles():
-    one, other = ([i.record["entry"]["question"] for _, i in puzzles.records(37, seed)] for seed in (1, 2))
+    one, other = ([i.record["entry"]["question"] for _, i in puzzles.records(34, seed)] for seed in (1, 2))
     assert sum(a == b for a, b in zip(one, other, strict=True)) <= 3
 
 
@@ -179,3 +179,23 @@ def test_the_command_line_says_what_became_of_the_records(tmp_path, capsys):
     args = ["prepare", "reasoning_rl", "--input", "sample", "--output", str(tmp_path / "o"), "--count", "5"]
     assert cli.main(args) == 0
     assert "15 records read" in capsys.readouterr().out
+
+
+def test_puzzles_do_not_depend_on_the_process(tmp_path):
+    import os
+    import subprocess
+    import sys
+
+    count = len(puzzles.DATASETS)
+    code = (
+        "import hashlib, json; from rufus_plugins.recipes.reasoning_rl import puzzles as p; "
+        f"made = [json.dumps(p._plain(i.record)) for _, i in p.records({count}, 7)]; "
+        "print([hashlib.sha256(text.encode()).hexdigest() for text in made])"
+    )
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(said) == 1 and said.pop().count(b"'") == 2 * count
