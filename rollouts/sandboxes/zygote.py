@@ -264,7 +264,8 @@ class Zygotes:
         if self._slots is None:
             self._slots = asyncio.Semaphore(self.workers)
         encoded = json.dumps(header).encode()
-        patience_s = header["limits"]["wall_s"] * max(1, frames) + _GRACE_S
+        # of several items the last may run twice (zygote_items.py)
+        patience_s = header["limits"]["wall_s"] * max(1, frames, min(2, len(items))) + _GRACE_S
         async with self._slots:
             for attempt in range(2):
                 connection = await self._take()

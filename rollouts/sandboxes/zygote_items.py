@@ -3,7 +3,7 @@
 To fork, confine and compile for each run costs more than most runs. So the zygote forks one *host* per request, which
 confines itself, compiles the source once and forks again per item; the forked child has nothing left to do but run.
 The host is ours and executes no line of the program. Its children may signal it, as anything in their namespace but
-process 1: then the item that did so has failed, and with it this request alone. Its memory is closed to them
+process 1: the item that did so then runs once more, under the zygote itself. Its memory is closed to them
 (undumpable), other items' data is wiped after the fork, and what they printed lies in memory that they do not have.
 
 Answers are written to memory that the host shares with the zygote, which sends all of them when the host has ended.
@@ -11,7 +11,6 @@ Answers are written to memory that the host shares with the zygote, which sends 
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import select
@@ -26,8 +25,10 @@ _ITEMS_S = 0.2
 """After this time a request of several items goes back to its caller, who may have seen enough. Ours."""
 _SPARE_S = 2.0
 """What the host may take beyond its items, before the zygote ends it. Ours."""
-_STATE = struct.Struct("!QB")
-"""Bytes of complete answers; whether the host came to its end."""
+_STATE = struct.Struct("!QIB")
+"""Bytes of complete answers; how many; whether the last of them is the host's last."""
+_QUIET_MS = 4
+"""For so long only the end of a run is waited for: most end by then, with an output that fits the pipe. Ours."""
 _LENGTHS = struct.Struct("!II")
 _HEADER_BYTES = 4096
 PR_SET_CHILD_SUBREAPER = 36
@@ -47,22 +48,29 @@ class Relay:
         self.memory.madvise(mmap.MADV_DOFORK if yes else mmap.MADV_DONTFORK)
 
     @property
-    def state(self) -> tuple[int, bool]:
-        length, ended = _STATE.unpack(self.view[: _STATE.size])
-        return length, bool(ended)
+    def state(self) -> tuple[int, int, bool]:
+        length, count, ended = _STATE.unpack_from(self.view)
+        return length, count, bool(ended)
 
     @state.setter
-    def state(self, value: tuple[int, bool]) -> None:
-        self.view[: _STATE.size] = _STATE.pack(*value)
+    def state(self, value: tuple[int, int, bool]) -> None:
+        _STATE.pack_into(self.view, 0, *value)
 
-    def add(self, header: dict[str, Any], bodies: Any, *, ended: bool) -> None:
-        length = self.state[0]
+    def add(self, header: str, sinks: Any, *, ended: bool) -> None:
+        """An answer; `header` is its JSON with places for the three lengths."""
+        length, count, _ = self.state
         at = _STATE.size + length
-        encoded = json.dumps(header | {"lengths": [len(body) for body in bodies]}).encode()
-        for part in (_LENGTHS.pack(len(encoded), sum(map(len, bodies))), encoded, *bodies):
-            self.view[at : at + len(part)] = part
-            at += len(part)
-        self.state = at - _STATE.size, ended  # last: an answer that was cut off does not count
+        lengths = (sinks[0].length, sinks[1].length, sinks[2].length)
+        encoded = (header % lengths).encode()
+        _LENGTHS.pack_into(self.view, at, len(encoded), sum(lengths))
+        at += _LENGTHS.size
+        self.view[at : at + len(encoded)] = encoded
+        at += len(encoded)
+        for sink in sinks:
+            if sink.length:
+                self.view[at : at + sink.length] = sink.view[: sink.length]
+                at += sink.length
+        self.state = at - _STATE.size, count + 1, ended  # last: an answer that was cut off does not count
 
     def room(self) -> int:
         return len(self.view) - _STATE.size - self.state[0]
@@ -92,31 +100,34 @@ def run(zygote: Any, request: dict) -> bool:
         finally:
             os._exit(70)
     relay.forked(False)
-    timed_out = _wait(zygote, pid, started + _ITEMS_S + request["limits"]["wall_s"] + _SPARE_S)
-    raw_status, usage = zygote.kill_all(pid)
+    _wait(zygote, pid, started + _ITEMS_S + request["limits"]["wall_s"] + _SPARE_S)
+    zygote.kill_all(pid)
     if not zygote.namespaced:
         zygote.reap()  # the kernel kills what a host leaves behind
+    clean = zygote.clean()
+    _, answered, ended = relay.state
+    if not ended and clean:
+        # killed or stopped, by an item or from outside: the item it was at runs again, under process 1
+        parts = request["parts"]
+        begin = request["source"] + sum(map(sum, parts[:answered]))
+        answer = zygote.run(request, begin, parts[answered], None)
+        clean = zygote.clean()
+        code = "null" if answer["exit_code"] is None else answer["exit_code"]
+        answer = (answer["status"], code, answer["signal"], answer["wall_s"], answer["cpu_s"])
+        relay.add(_ANSWER % (*answer, "false", str(not clean).lower()), zygote.sinks, ended=True)
+        for sink in zygote.sinks:
+            sink.wipe()
+        ended = True
     zygote.body.wipe()
-    ended, clean = relay.state[1], zygote.clean()
-    if not ended:  # an item killed the host, or stopped it, or its source breaks the compiler
-        code = os.waitstatus_to_exitcode(raw_status)
-        answer = {
-            "status": "timeout" if timed_out else "exited",
-            "exit_code": code if code >= 0 else None,
-            "signal": -code if code < 0 else 0,
-            "wall_s": time.monotonic() - started,
-            "cpu_s": usage.ru_utime + usage.ru_stime,
-            "more": False,
-            "last": not clean,
-        }
-        relay.add(answer, (b"", b"", b""), ended=True)
+    if not ended:
+        return False  # the caller sees a lost sandbox
     zygote.control.sendall(relay.answers())
     relay.wipe()
     return clean
 
 
-def _wait(zygote: Any, pid: int, deadline: float) -> bool:
-    """Until the host ends; True if it had to be given up."""
+def _wait(zygote: Any, pid: int, deadline: float) -> None:
+    """Until the host ends, or is to be given up."""
     ended = os.pidfd_open(pid)
     poller = select.poll()
     poller.register(ended, select.POLLIN)
@@ -127,8 +138,7 @@ def _wait(zygote: Any, pid: int, deadline: float) -> bool:
                 if fd != ended:
                     zygote.kill_all(pid)
                     os._exit(0)
-                return False
-        return True
+                return
     finally:
         os.close(ended)
 
@@ -154,21 +164,68 @@ def _host(zygote: Any, request: dict, started: float) -> None:
         seccomp.load(zygote.filter)
     programs.prepare(bytes(zygote.body.view[:begin]))
     largest = sum(request["limits"][name] for name in ("output_bytes", "output_bytes", "result_bytes")) + _HEADER_BYTES
+    caps = [request["limits"][name] for name in ("output_bytes", "output_bytes", "result_bytes")]
+    poller = select.poll()
+    poller.register(zygote.control, select.POLLRDHUP)
     for index, parts in enumerate(items):
-        answer = zygote.run(request, begin, parts, stdins[index])
+        answer = _run(zygote, request, begin, parts, stdins[index], poller, caps)
         begin += sum(parts)
-        well = answer["status"] == "exited" and answer["exit_code"] == 0
-        answer["last"] = not zygote.clean()
-        answer["more"] = (
+        last = bool(os.listdir(zygote.work)) and not zygote.clean()
+        more = (
             index + 1 < len(items)
-            and well
-            and not answer["last"]
+            and answer[0] == "exited"
+            and answer[1] == 0
+            and not last
             and time.monotonic() < started + _ITEMS_S
-            and relay.room() - sum(sink.length for sink in zygote.sinks) > 2 * largest
+            and relay.room() > 2 * largest
         )
-        relay.add(answer, [sink.view[: sink.length] for sink in zygote.sinks], ended=not answer["more"])
-        if not answer["more"]:
+        relay.add(_ANSWER % (*answer, str(more).lower(), str(last).lower()), zygote.sinks, ended=not more)
+        if not more:
             os._exit(0)
         for sink in zygote.sinks:
             sink.wipe()
     del absent
+
+
+_ANSWER = (
+    '{"status": "%s", "exit_code": %s, "signal": %d, "wall_s": %.6f, "cpu_s": %.6f, "more": %s, "last": %s, '
+    '"lengths": [%%d, %%d, %%d]}'
+)
+
+
+def _run(
+    zygote: Any, request: dict, begin: int, parts: Any, stdin: int | None, poller: Any, caps: list[int]
+) -> tuple[str, int | str, int, float, float]:
+    """Zygote.run for one item, short for those that end at once: (status, exit code, signal, seconds, CPU seconds).
+
+    After a fork each page that is written costs a fault, in the host as in the child, and Python writes to whatever it
+    looks at. Hence few calls and no objects that are not needed.
+    """
+    ends = (os.pipe(), os.pipe(), os.pipe())
+    started = time.monotonic()
+    pid = zygote.fork(request, "entry", begin, parts, ends, None, stdin)
+    for _, write in ends:
+        os.close(write)
+    ended = os.pidfd_open(pid)
+    poller.register(ended, select.POLLIN)
+    events = poller.poll(_QUIET_MS)
+    poller.unregister(ended)
+    os.close(ended)
+    if len(events) == 1 and events[0][0] == ended:
+        _, raw, usage = os.wait4(pid, 0)
+        if zygote.namespaced:
+            zygote.kill_all()  # before the reading: what holds the other end would keep it waiting
+        status = "exited"
+        for (read, _), sink, cap in zip(ends, zygote.sinks, caps, strict=True):
+            if not zygote.drain(read, sink, cap, 1 << 20):
+                status = "output"
+            os.close(read)
+    else:
+        readers = [read for read, _ in ends]
+        status, raw, usage = zygote.watch(pid, readers, request["limits"], 1, started)
+        for read in readers:
+            os.close(read)
+    code = os.waitstatus_to_exitcode(raw)
+    took = time.monotonic() - started
+    cpu_s = usage.ru_utime + usage.ru_stime
+    return (status, code, 0, took, cpu_s) if code >= 0 else (status, "null", -code, took, cpu_s)
