@@ -124,7 +124,13 @@ class Mcp:
 
     @property
     def _root(self) -> Path:
-        return Path(self.folder or os.path.join(tempfile.gettempdir(), f"rufus-worlds-{os.getuid()}"))
+        if self.folder:
+            return Path(self.folder)
+        path = Path(tempfile.gettempdir()) / f"rufus-worlds-{os.getuid()}"
+        path.mkdir(mode=0o700, exist_ok=True)
+        if path.is_symlink() or path.stat().st_uid != os.getuid():  # what others put there would be judged
+            raise ConfigError(f"{path} belongs to somebody else: set rufus.environment.folder to a folder of yours")
+        return path
 
     async def _open_world(self, folder: str, name: str) -> list[Tool]:
         world = await asyncio.to_thread(lambda: library(folder).world(name))

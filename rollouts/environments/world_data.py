@@ -10,6 +10,7 @@ of what makes it; every episode gets a copy.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import functools
 import hashlib
@@ -149,35 +150,46 @@ def library(folder: str) -> Library:
     return Library(folder)
 
 
+_making: dict[tuple[int, Path], asyncio.Task] = {}
+
+
 async def initial_database(world: World, cache: Path) -> Path:
     """The file of the world's initial state, made at first use (in the sandbox). Raises `DataError`."""
     path = cache / f"{world.database_key}.db"
-    if not path.exists():
-        from rufus_plugins.rollouts.sandboxes.zygote import Limits, shared
-
-        pool = shared([f"{__name__}:build"])
-        statements = {"ddl": list(world.ddl), "inserts": list(world.inserts)}
-        limits = Limits(wall_s=_BUILD_S, memory_mb=512, result_kb=16384)
-        result = await pool.call(f"{__name__}:build", statements, limits)
-        if not result.ok:
-            why = result.message if result.error == "ValueError" else f"{result.error}: {result.message}"
-            raise DataError(f"the database of the world {world.scenario!r} cannot be made: {why}")
-        data = zlib.decompress(base64.b64decode(result.value))
-        if len(data) > _MOST_MB << 20:
-            raise DataError(f"the database of the world {world.scenario!r} has more than {_MOST_MB} MiB")
-        cache.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}-{time.monotonic_ns()}")
-        try:
-            partial.write_bytes(data)
-            os.chmod(partial, 0o444)
-            os.link(partial, path)  # the first one stays: later ones may have other times in their rows
-        except FileExistsError:
-            pass
-        except OSError as error:
-            raise InfrastructureError(f"{path} cannot be written: {error}", Termination.ENVIRONMENT_LOST) from error
-        finally:
-            partial.unlink(missing_ok=True)
+    if not path.exists():  # who comes while it is made waits for it
+        key = (id(asyncio.get_running_loop()), path)
+        if key not in _making:
+            _making[key] = asyncio.ensure_future(_make(world, path))
+            _making[key].add_done_callback(lambda done: (_making.pop(key), done.cancelled() or done.exception()))
+        await asyncio.shield(_making[key])
     return path
+
+
+async def _make(world: World, path: Path) -> None:
+    from rufus_plugins.rollouts.sandboxes.zygote import Limits, shared
+
+    pool = shared([f"{__name__}:build"])
+    statements = {"ddl": list(world.ddl), "inserts": list(world.inserts)}
+    limits = Limits(wall_s=_BUILD_S, memory_mb=512, result_kb=16384)
+    result = await pool.call(f"{__name__}:build", statements, limits)
+    if not result.ok:
+        why = result.message if result.error == "ValueError" else f"{result.error}: {result.message}"
+        raise DataError(f"the database of the world {world.scenario!r} cannot be made: {why}")
+    data = zlib.decompress(base64.b64decode(result.value))
+    if len(data) > _MOST_MB << 20:
+        raise DataError(f"the database of the world {world.scenario!r} has more than {_MOST_MB} MiB")
+    partial = path.with_suffix(f".{os.getpid()}-{time.monotonic_ns()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(data)
+        os.chmod(partial, 0o444)
+        os.link(partial, path)  # the first one stays: later ones may have other times in their rows
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise InfrastructureError(f"{path} cannot be written: {error}", Termination.ENVIRONMENT_LOST) from error
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def build(statements: Mapping[str, Sequence[str]]) -> str:

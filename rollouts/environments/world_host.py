@@ -277,7 +277,7 @@ class WorldHost:
                         jail.kill("it is loaded anew for every episode")
                         late = True
                         continue
-                jail.late = late
+                jail.late, jail.used = late, next(self._clock)
                 self._jails[world.key] = jail
                 loop = asyncio.get_running_loop()
                 jail.watching = loop.create_task(self._watch(jail))

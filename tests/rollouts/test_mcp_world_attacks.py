@@ -56,11 +56,11 @@ def database() -> bytes:
     return connection.serialize()
 
 
-def run(work):
+def run(work, backend="auto"):
     """Plays on a host of its own."""
 
     async def guarded():
-        host = WorldHost(limits=WorldLimits(disk_mb=8, memory_mb=256))
+        host = WorldHost(limits=WorldLimits(disk_mb=8, memory_mb=256), backend=backend)
         try:
             return await work(host)
         finally:
@@ -358,6 +358,21 @@ def test_hostile_code_reaches_nothing_and_costs_only_its_own_episode():
         assert host.lost == 2 and host.started == 1
 
     run(work)
+
+
+def test_where_namespaces_are_forbidden_landlock_holds_a_world():
+    """The code is then loaded for every episode, in a process that cannot fork."""
+
+    async def work(host):
+        play = await Player(host, world(HARM)).start("a", "b")
+        assert await play("a", "reach") == (200, "[]")
+        await play("a", "add", body="mine")
+        assert await play("b", "notes") == (200, '["first"]')
+        with pytest.raises(InfrastructureError):
+            await play("a", "leave")
+        assert len(await host.finish("b")) > 4096
+
+    run(work, "landlock")
 
 
 def test_code_that_swallows_its_deadline_is_killed(monkeypatch):
