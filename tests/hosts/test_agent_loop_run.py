@@ -125,7 +125,7 @@ def test_probabilities_agree_over_turns_with_tool_tokens(run):
         assert metrics["training/rollout_probs_diff_valid"] == 1
         assert metrics["training/rollout_probs_diff_max"] < 1e-6
         assert metrics["rufus/rollout/tokens_context/mean"] > 20
-        assert metrics["rufus/rollout/tool_calls/mean"] > 0.9
+        assert metrics["rufus/rollout/tool_calls/mean"] > 0.7  # a lost call is not counted
         assert metrics["actor/grad_norm"] > 0
 
 
