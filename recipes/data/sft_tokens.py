@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -21,30 +20,10 @@ from rufus_plugins.errors import ConfigError
 from rufus_plugins.recipes.data.masks import last_user, policy, supervised_turns
 from rufus_plugins.recipes.data.records import Refused
 from rufus_plugins.recipes.data.template_trace import render
+from rufus_plugins.recipes.data.template_turns import Headers, after_thinking, probe, template_messages
 
 if TYPE_CHECKING:
     import numpy as np
-
-_TAGS = (
-    ("<think>", "</think>"),
-    ("[THINK]", "[/THINK]"),
-    ("<|START_THINKING|>", "<|END_THINKING|>"),
-    ("<|channel|>analysis<|message|>", "<|end|>"),
-    ("<|channel>thought", "<channel|>"),
-    ("<seed:think>", "</seed:think>"),
-)
-"""Around the thinking: DeepSeek, GLM and Qwen; Mistral; Cohere; gpt-oss; Gemma; Seed."""
-_THINKING = re.compile(r"\s*(?:" + "|".join(f"{re.escape(a)}.*?{re.escape(b)}" for a, b in _TAGS) + r")\s*", re.DOTALL)
-_CALL = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": {}}}
-_PROBES = {
-    # what comes before an assistant turn -> the conversation that shows the generation prompt after it
-    "user": [{"role": "user", "content": "x"}],
-    "tool": [
-        {"role": "user", "content": "x"},
-        {"role": "assistant", "content": "", "tool_calls": [_CALL]},
-        {"role": "tool", "content": "x", "tool_call_id": "call00000", "name": "f"},
-    ],
-}
 
 
 @dataclass(frozen=True)
@@ -93,7 +72,7 @@ class SFTTokenizer:
         self._special = dict(self.tokenizer.special_tokens_map)
         self._stops = self._stop_texts()
         self._closers = tuple({*self._stops, *map(str, self.tokenizer.all_special_tokens)})
-        self._headers: dict[str, _Headers] = {}
+        self._headers: dict[str, Headers] = {}
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -141,7 +120,7 @@ class SFTTokenizer:
             before = messages[i - 1]["role"] if i else None
             start, end, closed = self._body(text, *found[0], headers, before)
             if self._rules.masks_earlier_thinking and i < anchor:
-                start = self._after_thinking(text, start, end, said[i])
+                start = after_thinking(text, start, end, said[i])
             if start < end:
                 ranges.append((start, end, closed))
                 owners.append(i)
@@ -174,7 +153,7 @@ class SFTTokenizer:
 
     # ---- where a turn begins and ends
 
-    def _body(self, text: str, start: int, end: int, headers: _Headers, before: str | None) -> tuple[int, int, bool]:
+    def _body(self, text: str, start: int, end: int, headers: Headers, before: str | None) -> tuple[int, int, bool]:
         """The characters of one assistant turn that the model generates, and whether an end token is their last."""
         prompt = headers.prompt(before)
         if before is None and prompt:  # the first pass may write a begin token or a default system message first
@@ -197,60 +176,11 @@ class SFTTokenizer:
         following = next((s for s in self._stops if text.startswith(s, end)), "")
         return start, end + len(following), bool(following)
 
-    def _after_thinking(self, text: str, start: int, end: int, message: Mapping[str, Any]) -> int:
-        """Start of what follows the thinking of a turn, which may be an empty pair of tags."""
-        found = _THINKING.match(text, start, end)
-        if found:
-            return found.end()
-        for opening, closing in _TAGS:  # opened by the generation prompt
-            if text[:start].rstrip().endswith(opening) and (at := text.find(closing, start, end)) >= 0:
-                rest = text[at + len(closing) : end]
-                return end - len(rest.lstrip())
-        thought = str(message.get("reasoning_content") or "").strip()
-        at = text.find(thought, start, end) if thought else -1
-        if at >= 0:
-            raise Refused("untraceable_thinking", f"the thinking of an earlier turn stands without known tags: {at}")
-        return start
-
-    def _headers_of(self, template: str, variables: Mapping[str, Any]) -> _Headers:
+    def _headers_of(self, template: str, variables: Mapping[str, Any]) -> Headers:
         key = template + json.dumps(variables, sort_keys=True, default=repr)
         if key not in self._headers:
-            self._headers[key] = self._probe(template, variables)
+            self._headers[key] = probe(template, lambda prompt: self._variables(None, variables, prompt))
         return self._headers[key]
-
-    def _probe(self, template: str, variables: Mapping[str, Any]) -> _Headers:
-        prompts: dict[str, str] = {}
-        text_arguments = False
-        for before, as_text in (("user", False), ("tool", False), ("tool", True)):
-            if before in prompts:
-                continue
-            try:
-                said = template_messages(_PROBES[before], as_text)
-                # what is written after the last message; some templates write the prompt within its pass
-                text, spans = render(template, said, self._variables(None, variables, False))
-                prompted, _ = render(template, said, self._variables(None, variables, True))
-            except Refused:
-                continue  # no tools in this template, or its arguments are text
-            end = max((e for _, _, e in spans), default=len(text))
-            if prompted.startswith(text[:end]):
-                prompts[before], text_arguments = prompted[end:], as_text
-        if "user" not in prompts:
-            raise ConfigError("The chat template does not even write one user message; is it one?")
-        turns = []
-        for answer in ("A", "B"):
-            said = [dict(m) for m in (*_PROBES["user"], {"role": "assistant", "content": answer}, *_PROBES["user"])]
-            try:
-                text, spans = render(template, said, self._variables(None, variables, False))
-            except Refused:
-                turns.append("")
-            else:
-                turns.append("".join(text[start:end] for i, start, end in spans if i == 1))
-        begins = _common_prefix(*turns) if turns[0] != turns[1] else ""
-        if not prompts["user"] and begins.strip():  # a template that knows no generation prompt
-            prompts = {before: prompt or begins for before, prompt in prompts.items()}
-        role = _common_prefix(begins, prompts["user"])
-        closing = _common_prefix(*(t[::-1] for t in turns))[::-1] if turns[0] != turns[1] else ""
-        return _Headers(prompts["user"], prompts.get("tool", prompts["user"]), role, closing, text_arguments)
 
     # ---- the template's input
 
@@ -297,75 +227,6 @@ class Rendered:
     turns: int
 
 
-@dataclass(frozen=True)
-class _Headers:
-    after_user: str
-    """The generation prompt after a user message."""
-    after_tool: str
-    role: str
-    """The part of it with which earlier assistant turns begin as well."""
-    closing: str
-    """With which an assistant turn ends."""
-    text_arguments: bool
-    """Whether calls need their arguments as text."""
-
-    def prompt(self, before: str | None) -> str:
-        return self.after_tool if before == "tool" else self.after_user
-
-
-def template_messages(messages: Sequence[Mapping[str, Any]], text_arguments: bool = False) -> list[dict[str, Any]]:
-    """What the template gets: without keys that are null and without ours, arguments of calls as mappings, or as JSON
-    text for the templates (DeepSeek's) that take nothing else."""
-    said = []
-    for message in messages:
-        made = {k: v for k, v in message.items() if v is not None and k != "train"}
-        calls = made.get("tool_calls")
-        if calls is not None:
-            if len(calls):
-                made["tool_calls"] = [_call(call, text_arguments) for call in calls]
-            else:
-                del made["tool_calls"]
-        made.setdefault("content", "")
-        said.append(made)
-    return said
-
-
-def _call(call: Mapping[str, Any], text_arguments: bool) -> dict[str, Any]:
-    made = {k: v for k, v in call.items() if v is not None}
-    function = made.get("function")
-    if isinstance(function, Mapping):
-        made["function"] = _with_arguments(function, text_arguments)
-        return made
-    return _with_arguments(made, text_arguments)
-
-
-def _with_arguments(function: Mapping[str, Any], as_text: bool) -> dict[str, Any]:
-    made = dict(function)
-    arguments = made.get("arguments")
-    if as_text and isinstance(arguments, Mapping):
-        made["arguments"] = json.dumps(arguments, ensure_ascii=False)
-    elif not as_text and isinstance(arguments, str):
-        try:
-            made["arguments"] = json.loads(arguments or "{}")
-        except ValueError as error:
-            raise Refused("bad_arguments", f"arguments of {made.get('name')!r} are no JSON: {error}") from error
-    return made
-
-
-def decoded_tools(tools: Any) -> list[dict[str, Any]] | None:
-    """Tools as a list, from JSON text or a list whose nulls Parquet has filled in. Raises `Refused`."""
-    if isinstance(tools, str):
-        try:
-            tools = json.loads(tools) if tools.strip() else None
-        except ValueError as error:
-            raise Refused("bad_tools", f"tools are no JSON: {error}") from error
-    if tools is None:
-        return None
-    if not isinstance(tools, (list, tuple)) or not all(isinstance(t, Mapping) for t in tools):
-        raise Refused("bad_tools", "tools are no list of schemas")
-    return list(tools) or None
-
-
 def _masked(encoding: Any, rendered: Rendered) -> Tokens:
     import numpy as np
 
@@ -384,11 +245,6 @@ def _masked(encoding: Any, rendered: Rendered) -> Tokens:
     if len(mask):
         mask[0] = False  # nothing predicts the first token; verl's roll would let the last token of a batch do it
     return Tokens(ids, mask, rendered.turns, supervised)
-
-
-def _common_prefix(a: str, b: str) -> str:
-    n = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-    return a[:n]
 
 
 def _without_post_processor(backend: Any) -> Any:

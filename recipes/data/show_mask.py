@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from rufus_plugins.errors import ConfigError
 from rufus_plugins.recipes.data.records import Raw, Refused, read
-from rufus_plugins.recipes.data.sft_tokens import SFTTokenizer, Tokens, decoded_tools
+from rufus_plugins.recipes.data.sft_tokens import SFTTokenizer, Tokens
+from rufus_plugins.recipes.data.template_turns import decoded_tools
 
 OPEN, CLOSE = "⟦", "⟧"
 """Around supervised runs where there is no colour."""

@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Literal
 
 from rufus_plugins.errors import ConfigError
 from rufus_plugins.recipes.data.records import Raw, Refused
-from rufus_plugins.recipes.data.sft_tokens import Rendered, SFTTokenizer, Tokens, decoded_tools
+from rufus_plugins.recipes.data.sft_tokens import Rendered, SFTTokenizer, Tokens
+from rufus_plugins.recipes.data.template_turns import decoded_tools
 from rufus_plugins.recipes.data.tool import RecordTool, SetAside
 
 AT_ONCE = 32

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from rufus_plugins.errors import ConfigError
 from rufus_plugins.recipes.data.records import Refused
-from rufus_plugins.recipes.data.sft_tokens import SFTTokenizer, template_messages
+from rufus_plugins.recipes.data.sft_tokens import SFTTokenizer
 from rufus_plugins.recipes.data.template_trace import render
+from rufus_plugins.recipes.data.template_turns import template_messages
 
 sys.path.insert(0, str(Path(__file__).parent))
 from chat_formats import FORMATS, tokenizer  # noqa: E402
