@@ -60,7 +60,7 @@ _ONE_CELL = re.compile(
     r"\\begin\{(array|aligned|gathered|split)\}(?:\{[^{}]*\})?((?:(?!\\\\|\\begin|&).)*)\\end\{\1\}", re.DOTALL
 )
 """A layout around one value."""
-_COUNTED = re.compile(r"([-+]?\d[\d.,/]*)\s+([A-Za-z]{3,}(?: [A-Za-z]{3,})?)")
+_COUNTED = re.compile(r"([-+]?\d[\d.,/]*)\s+([A-Za-z]+(?: [A-Za-z]{3,})?)")
 """`\\text{12 apples}`: a number and what it counts."""
 
 
@@ -110,6 +110,7 @@ def canonical(text: str) -> str:
     text = re.sub(r"\}\s+\{", "}{", text)
     text = re.sub(r"\\text\{\s*inf(?:inity)?\s*\}|(?<![A-Za-z\\])inf(?:inity)?(?![A-Za-z])", r"\\infty ", text)
     text = re.sub(r"^([\d.]+) ?(?:to|\\text\{ ?to ?\}) ?([\d.]+)$", r"\1:\2", text)
+    text = _SCALE.sub(_scaled, text)
     text = _DEGREES.sub(_sexagesimal, text)
     text = text.replace("\x00", r"\\")
     text = re.sub(r"\s+", " ", text).strip()
@@ -126,6 +127,18 @@ _DEGREES = re.compile(r"(\d+)\s*\^\\circ\s*(\d{1,2})\s*(?:'(?!')|\^\s*\{?\\prime
 _FUNCTION_WORDS = re.compile(
     r"(\\text\{[^{}]*\})|(?<![\\A-Za-z_])(sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan|log|ln|exp|pi|sqrt)(?![A-Za-z])"
 )
+
+
+_POWERS = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_SCALE = re.compile(
+    r"(?<=\d)\s*(?:(\\text\{)\s*(thousand|million|billion|trillion)\b|(thousand|million|billion|trillion)\b)\s*(\})?"
+)
+"""`2.5\\text{ million}` is a number, `2.5 \\text{ million dollars}` one with a unit."""
+
+
+def _scaled(match: re.Match[str]) -> str:
+    unit_follows = match[1] and not match[4]
+    return rf"\times 10^{{{_POWERS[match[2] or match[3]]}}}" + (r" \text{" if unit_follows else "")
 
 
 def _vulgar(match: re.Match[str]) -> str:

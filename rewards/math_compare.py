@@ -37,7 +37,9 @@ from rufus_plugins.rewards.math_shapes import (
 )
 from rufus_plugins.rewards.units import parse_unit, plain
 
-_LEFT_SIDE = re.compile(rf"^(?:{NAME}|{NAME}\s*\(\s*{NAME}(?:\s*,\s*{NAME})*\s*\))$")
+_LEFT_SIDE = re.compile(
+    rf"^(?:{NAME}|(?:m?\s*\\(?:angle|triangle)\s*)?[A-Z]{{1,3}}|{NAME}\s*\(\s*{NAME}(?:\s*,\s*{NAME})*\s*\))$"
+)
 _LETTER = re.compile(r"^\(?\s*(?:\\text\{\s*\(?\s*)?([A-J])\s*\)?\s*\}?\s*\)?[.:]?$")
 _CHOSEN = re.compile(
     r"^(?:\\text\{\s*)?(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer)\s+)?\(?\s*(?:\\text\{\s*\(?\s*)?([A-Ja-j])\s*(?:\)|\}|$|[.:](?:\s|$))\s*\)?\}?\)?(.*)$",
@@ -343,8 +345,8 @@ def _shapes(gold: str, answer: str) -> bool | None:
         flat = matrix.brackets == f"1x{len(matrix.parts)}" or matrix.brackets.startswith(f"{len(matrix.parts)}x")
         return flat and row.brackets == "()" and _in_order(one.parts, other.parts)
     if "sequence" in kinds or ("tuple" in kinds and "list" in kinds):
-        if {one.brackets, other.brackets} - {"", "()"}:
-            return False
+        if {one.brackets, other.brackets} - {"", "()", *(["[]"] if len(one.parts) > 2 else [])}:
+            return False  # [1,2] is an interval, [1,2,3] a list
         return _in_order(values_of(one.parts), values_of(other.parts))
     return False
 

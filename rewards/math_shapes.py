@@ -161,6 +161,8 @@ def _solved(text: str) -> str | None:
     absolute = re.fullmatch(rf"\|\s*({NAME})\s*\|", sides[0])
     if absolute and signs in (["<"], [r"\le"]) and number(sides[1]):
         return rf"{'[' if signs[0] != '<' else '('}-{sides[1]},{sides[1]}{']' if signs[0] != '<' else ')'}"
+    if len(signs) == 1 and not sides[0]:
+        sides[0] = "x"  # `\\ge 5`
     if not signs or r"\ne" in signs or not all(sides):
         return None
     up = {"<", r"\le"}
