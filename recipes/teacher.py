@@ -19,11 +19,11 @@ from rufus_plugins.types import Termination
 
 
 class NoAnswer(InfrastructureError):
-    """This question has no answer, and asking again would not help: cut off at `max_tokens`, no text, refused (400,
-    413, 422). Everything else, such as a server that is down, is an `InfrastructureError` alone and ends the run."""
+    """This question has no answer, and asking again would not help: cut off at `max_tokens`, no text, too long, refused
+    (400, 413, 422). All else, such as a server that is down, is an `InfrastructureError` alone and ends the run."""
 
 
-_OWN = ("cut_off", "no_text", "http_400", "http_413", "http_422")
+_OWN = ("cut_off", "no_text", "huge_body", "http_400", "http_413", "http_422")
 
 
 @dataclass

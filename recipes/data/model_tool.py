@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from rufus_plugins.errors import RufusError
 from rufus_plugins.recipes.audit import AuditLog
 from rufus_plugins.recipes.data.records import Raw, Refused
 from rufus_plugins.recipes.data.run import Job
@@ -66,5 +67,12 @@ class ModelTool(RecordTool):
         except Refused as error:
             audit.write("set_aside", where=raw.where, reason=error.reason, detail=str(error))
             return SetAside(raw, error.reason, str(error))
+        except (RufusError, MemoryError):
+            raise
+        except UnicodeEncodeError as error:
+            return SetAside(raw, "bad_text", f"half a surrogate pair: {error.reason}")
+        except Exception as error:  # as in RecordTool.batch
+            audit.write("set_aside", where=raw.where, reason="tool_error", detail=repr(error))
+            return SetAside(raw, "tool_error", f"{type(error).__name__}: {error}")
         audit.write("kept", where=raw.where)
         return made

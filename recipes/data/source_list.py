@@ -71,11 +71,31 @@ def records(
     default = fixed or by_hub
     split = split or (default.split if default else "train")
     subset = subset or (by_hub.subset if by_hub else None)
+    misfits: list[Unreadable] = []
+    fitted = False
     for item in read(given, split, subset):
         if not isinstance(item, Raw):
             yield default or next(iter(chosen.values())), item
             continue
-        yield fixed or by_hub or _fitting(chosen, item, given), item
+        source = default or _fitting(chosen, item, given)
+        if source is None:
+            columns = ", ".join(map(str, item.record))[:500] or "no columns"
+            misfits.append(Unreadable(item.where, "unknown_columns", f"it has {columns}"))
+            if not fitted and len(misfits) >= _MISFITS:
+                break
+            if not fitted:
+                continue
+        fitted = fitted or source is not None
+        while misfits:
+            yield next(iter(chosen.values())), misfits.pop(0)
+        if source is not None:
+            yield source, item
+    if misfits:
+        known = "; ".join(f"{s.name}: {', '.join(s.columns.values())}" for s in chosen.values())
+        raise ConfigError(
+            f"{misfits[0].where}: {misfits[0].detail}, which no source of the list has. Known: {known}. Rename the "
+            "columns, or add the set to the list (--sources FILE)."
+        )
 
 
 def _chosen(listed: Mapping[str, Source], names: str) -> dict[str, Source]:
@@ -86,14 +106,14 @@ def _chosen(listed: Mapping[str, Source], names: str) -> dict[str, Source]:
     return {name: listed[name] for name in wanted} or dict(listed)
 
 
-def _fitting(listed: Mapping[str, Source], item: Raw, given: str) -> Source:
+_MISFITS = 1_000
+"""Records of unknown columns at the beginning after which it is the wrong file. Ours."""
+
+
+def _fitting(listed: Mapping[str, Source], item: Raw, given: str) -> Source | None:
     fits = [source for source in listed.values() if source.has(item.record)]
     if not fits:
-        wanted = "; ".join(f"{s.name}: {', '.join(s.columns.values())}" for s in listed.values())
-        raise ConfigError(
-            f"{item.where} has the columns {', '.join(map(str, item.record)) or 'none'}, which no source of the list "
-            f"has. Known: {wanted}. Rename the columns, or add the set to the list (--sources FILE)."
-        )
+        return None
     first = fits[0]
     twins = [s for s in fits if s.columns == first.columns and (s.kind, s.reading) != (first.kind, first.reading)]
     if twins:

@@ -67,6 +67,13 @@ def write_rows(
             except DataError as error:
                 output.set_aside(item.where, getattr(error, "reason", "bad_record"), str(error), item.record)
                 continue
+            except UnicodeEncodeError as error:
+                output.set_aside(item.where, "bad_text", f"half a surrogate pair: {error.reason}", item.record)
+                continue
+            except (TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
+                # a record in a shape that nobody thought of must not end a run over millions
+                output.set_aside(item.where, "tool_error", f"{type(error).__name__}: {error}", item.record)
+                continue
             seen.add(digest)
             counts[row.data_source] += 1
             held_out = int.from_bytes(digest[:8], "big") < heldout_share * 2**64

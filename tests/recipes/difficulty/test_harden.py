@@ -115,9 +115,14 @@ def test_a_base_model_that_is_cut_off_has_not_solved_the_problem(tmp_path, serve
 
 
 def test_records_without_a_question_are_set_aside(tmp_path, serve):
-    seeds = [{"text": "x"}, {"question": 5}, {"problem": asked([3, 4])}]
+    seeds = [{"text": "x"}, {"question": 5}, {"problem": asked([3, 4])}, {"question": "half a pair \ud800"}]
     manifest, rows, _ = run(tmp_path, serve(Models(2)), seeds)
-    assert len(rows) == 1 and manifest["set_aside"] == {"no_question": 2}
+    assert len(rows) == 1 and manifest["set_aside"] == {"no_question": 2, "bad_text": 1}
+
+
+def test_text_that_utf8_cannot_hold_is_harmless_in_an_answer(tmp_path, serve):
+    _, rows, _ = run(tmp_path, serve(Models(99, base=lambda body: "\ud800 \\boxed{1}")), [{"question": asked([3, 4])}])
+    assert rows[0]["answer"] == "12"
 
 
 def test_a_dead_server_ends_the_run_and_the_same_command_goes_on_without_asking_twice(tmp_path, serve):

@@ -134,7 +134,12 @@ def test_requests_get_constraints_and_own_constraints_are_kept(tmp_path):
 
 
 def test_a_request_with_hostile_text_still_gets_constraints_that_can_be_followed(tmp_path):
-    hostile = ['Write "this", {braces} and \\boxed{7}, [x] <<y>>.', "A\u0000B, c?" * 30, "\u202eabc, 1 2 3"]
+    hostile = [
+        'Write "this", {braces} and \\boxed{7}, [x] <<y>>.',
+        "A\u0000B, c?" * 30,
+        "\u202eabc, 1 2 3",
+        "half \ud800",
+    ]
     data = lines(tmp_path / "h.jsonl", *({"request": text} for text in hostile))
     manifest = prepare(data, tmp_path / "o", seed=9)
-    assert manifest["kept"] + sum(manifest["dropped"].values()) == 3
+    assert manifest["kept"] == 3 and manifest["dropped"] == {"bad_text": 1}

@@ -156,6 +156,15 @@ def test_unknown_columns_sources_and_files_are_said(tmp_path):
     assert not (tmp_path / "o").exists()
 
 
+def test_a_record_of_other_columns_costs_itself_only(tmp_path):
+    good = [{"problem": f"What is {n}+{n}?", "answer": str(2 * n)} for n in range(3)]
+    data = lines(
+        tmp_path / "x.jsonl", {"weird": {"a": 1}}, good[0], {}, good[1], {"problem": ["?"], "answer": {}}, good[2]
+    )
+    manifest = prepare(data, tmp_path / "o")
+    assert manifest["kept"] == 3 and manifest["dropped"] == {"unknown_columns": 2, "no_question": 1}
+
+
 def test_two_meanings_of_the_same_columns_need_a_name(tmp_path):
     listed = tmp_path / "s.yaml"
     listed.write_text(
@@ -181,6 +190,7 @@ def test_the_command_line_says_what_became_of_the_records(tmp_path, capsys):
     assert "15 records read" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_puzzles_do_not_depend_on_the_process(tmp_path):
     import os
     import subprocess
