@@ -19,12 +19,11 @@ What counts as the same, where people differ:
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 from typing import Any
 
 from rufus_plugins.rewards.math_canonical import canonical, split_top, too_large
 from rufus_plugins.rewards.math_expressions import expressions_same, proportional, read
-from rufus_plugins.rewards.math_moments import clocks, dates, one_quantity, residues
+from rufus_plugins.rewards.math_moments import clocks, dates, residues
 from rufus_plugins.rewards.math_numbers import number, numbers_same
 from rufus_plugins.rewards.math_shapes import (
     NAME,
@@ -35,7 +34,7 @@ from rufus_plugins.rewards.math_shapes import (
     split_outside,
     values_of,
 )
-from rufus_plugins.rewards.units import parse_unit, plain
+from rufus_plugins.rewards.math_units import unit_verdict, untexted
 
 _LEFT_SIDE = re.compile(
     rf"^(?:{NAME}|(?:m?\s*\\(?:angle|triangle)\s*)?[A-Z]{{1,3}}|{NAME}\s*\(\s*{NAME}(?:\s*,\s*{NAME})*\s*\))$"
@@ -82,84 +81,6 @@ def quick(gold: str, answer: str) -> bool | None:
     return None
 
 
-# -- units -------------------------------------------------------------------------------------------------------------
-
-
-def _with_unit(text: str) -> tuple[str, Any]:
-    """(value, unit): unit is None, `(dimensions, factor, offset)`, or "" for a word that is no known unit."""
-    if money := re.match(r"([$€£¥₹]|\\text\{\s*(?:USD|EUR|GBP|JPY|INR|Rs\.?)\s*\})\s*(?=[\d.])", text):
-        name = plain(money[1]).strip(" .")
-        return text[money.end() :].strip(), parse_unit("INR" if name == "Rs" else name)
-    if match := re.fullmatch(r"(.*[^\\\s])\s*\\?%", text, re.DOTALL):
-        return match[1], ((), 0.01, 0.0)
-    if match := re.fullmatch(r"(.*\S)\s*\^\\circ\s*(?:\\text\{\s*([CF])\s*\}|([CF]))?", text, re.DOTALL):
-        scale = match[2] or match[3]
-        if not re.search(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])", match[1]):
-            return match[1], parse_unit(f"°{scale}" if scale else "°")
-    for match in re.finditer(r"(?<=[\w})])\s*\\text\{", text):
-        tail = text[match.start() :].strip()
-        if not re.fullmatch(r"(?:\\text\{[^{}]*\}|\^\{?-?\d\}?|[/\s]|\\cdot)+", tail):
-            continue
-        words = re.sub(r"\s*\^\s*", "^", plain(tail)).strip()
-        return text[: match.start()].strip(), parse_unit(words) or ""
-    match = len(text) <= 200 and re.fullmatch(
-        r"((?:\\frac\{[^{}]*\}\{[^{}]*\}|[-+,/ \d.])+)(?<= )([A-Za-z€£][A-Za-z/^{}\d\s-]*)", text
-    )
-    if match and number(match[1].strip()) is not None:
-        unit = parse_unit(match[2].strip())
-        if unit is not None or re.fullmatch(r"[A-Za-z]{3,}(?: [A-Za-z]+)*", match[2].strip()):
-            return match[1].strip(), unit or ""
-    return text, None
-
-
-_HALF_DAY = re.compile(r"\d[\s{}]*([ap])\s*\.?\s*m\b", re.IGNORECASE)
-"""`10:30 a.m.`; 10 p.m. is another time (and 10 pm is not 10 am as lengths either)."""
-
-
-def _unit_verdict(gold: str, answer: str) -> bool | None:
-    """For two values of which one has a unit; None if neither has."""
-    gold, answer = one_quantity(gold), one_quantity(answer)
-    halves = [_HALF_DAY.search(_untexted(text)) for text in (gold, answer)]
-    if halves[0] and halves[1] and halves[0][1].casefold() != halves[1][1].casefold():
-        return False
-    (g, gold_unit), (a, answer_unit) = _with_unit(gold), _with_unit(answer)
-    if gold_unit is None and answer_unit is None:
-        return None
-    primes = [bool(re.fullmatch(r".*\d\s*'+", text)) for text in (g, a)]
-    if primes[0] != primes[1] and any(unit and unit[0] == (("A", 1),) for unit in (gold_unit, answer_unit)):
-        return False  # minutes of arc are no degrees
-    known = [u for u in (gold_unit, answer_unit) if u]
-    readings = [(g, a)] if gold_unit == answer_unit or len(known) < 2 else []
-    if len(known) == 2 and gold_unit != answer_unit:
-        if gold_unit[0] != answer_unit[0]:
-            return False
-        return _converted(g, gold_unit, a, answer_unit)
-    if len(known) == 1:
-        (dims, _, _), other = known[0], (a if gold_unit else g)
-        value = g if gold_unit else a
-        if dims == ():
-            readings.append(_ordered(gold_unit, rf"\frac{{{value}}}{{100}}", other))
-        elif dims == (("A", 1),):
-            readings.append(_ordered(gold_unit, rf"\frac{{({value})\pi}}{{180}}", other))
-    return any(_same(canonical(x), canonical(y)) for x, y in readings)
-
-
-def _ordered(gold_has_unit: Any, value: str, other: str) -> tuple[str, str]:
-    return (value, other) if gold_has_unit else (other, value)
-
-
-def _converted(g: str, gold_unit: Any, a: str, answer_unit: Any) -> bool:
-    one, other = number(canonical(g)), number(canonical(a))
-    if one is None or other is None:
-        ratio = Fraction(answer_unit[1]).limit_denominator(10**9) / Fraction(gold_unit[1]).limit_denominator(10**9)
-        if gold_unit[2] or answer_unit[2]:
-            return False
-        return _same(g, rf"\frac{{{ratio.numerator}({a})}}{{{ratio.denominator}}}")
-    left = float(one.value) * gold_unit[1] + gold_unit[2]
-    right = float(other.value) * answer_unit[1] + answer_unit[2]
-    return abs(left - right) <= 1e-9 * max(abs(left), abs(right))
-
-
 # -- structure ---------------------------------------------------------------------------------------------------------
 
 
@@ -170,14 +91,10 @@ def _tight(text: str) -> str:
     return text.replace("\x00", " ")
 
 
-def _untexted(text: str) -> str:
-    return re.sub(r"\\text\{([^{}]*)\}", r" \1 ", text)
-
-
 def _same(gold: str, answer: str) -> bool:
     if not gold or not answer:
         return False
-    if _tight(gold) == _tight(answer) or _tight(_untexted(gold)) == _tight(_untexted(answer)):
+    if _tight(gold) == _tight(answer) or _tight(untexted(gold)) == _tight(untexted(answer)):
         return True
     left, right = number(gold), number(answer)
     if left is not None and right is not None:
@@ -187,6 +104,10 @@ def _same(gold: str, answer: str) -> bool:
         if verdict is not None:
             return verdict
     return expressions_same(gold, answer)
+
+
+def _units(gold: str, answer: str) -> bool | None:
+    return unit_verdict(gold, answer, _same)
 
 
 _GROUPED_QUANTITY = re.compile(
@@ -258,7 +179,7 @@ def _words(gold: str, answer: str) -> bool | None:
 
 def _spoken(text: str) -> str | None:
     """A text that is only words, normalised; None for mathematics (also for up to two bare letters)."""
-    opened = _untexted(text)
+    opened = untexted(text)
     if re.search(r"[\d=<>^_\\+*/|]", opened) or not re.search(r"[^\W\d_]", opened):
         return None
     words = re.sub(r"[^\w' -]", " ", opened).casefold().split()
@@ -403,5 +324,5 @@ def _relations(gold: str, answer: str) -> bool | None:
 
 _STEPS = (
     _choice, _words, dates, clocks, _approximately, _bases, residues, _grouped, _cases, _shapes, _relations,
-    _unit_verdict, _ratios,
+    _units, _ratios,
 )  # fmt: skip
