@@ -137,6 +137,7 @@ class Tokenise(RecordTool):
             self._writer.template_messages(record[self.messages_field], tools, thinking),
             tools=tools,
             return_dict=True,
+            tokenizer_kwargs={"verbose": False},  # no word about the model's length: --max-tokens is the limit
             **{**self.template_kwargs, **more},
         )
         if list(encoded["input_ids"]) != tokens.ids.tolist():
