@@ -86,6 +86,7 @@ def check(text: str, solved: Solved, table: Table) -> None:
     spec = solved.spec
     if not text.strip() or len(text) > 2_000:
         raise Unfit("lost", "the wording is empty or longer than 2,000 characters")
+    text = plain(text)  # g/cm³ is g/cm^3
     folded = f" {normalise(text)} "
     numbers = quantities_in(text)
     for f in spec.filters:

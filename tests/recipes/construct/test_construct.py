@@ -375,6 +375,7 @@ GOOD = (
 def test_a_free_wording_that_keeps_everything_passes(moon):
     assert moon[0].entity == "Rhea"
     verbalise.check(GOOD, *moon)
+    verbalise.check(GOOD.replace("g/cm^3", "g/cm³").replace("10 d", "10 days"), *moon)
 
 
 @pytest.mark.parametrize(

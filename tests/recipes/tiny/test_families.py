@@ -171,3 +171,31 @@ def test_atlas_questions_are_answered_by_the_two_documents_a_search_finds(tmp_pa
     for item in module.items(0)[:12]:
         first, second = asyncio.run(episode(item))
         assert item.extra["town"] in first and item.ground_truth in second and item.ground_truth not in first
+
+
+@pytest.mark.slow
+def test_lamps_are_switched_in_the_real_world_behind_mcp(tmp_path):
+    from rufus_plugins.recipes.general_agent.prepare import prepare
+
+    module = family("general_agent")
+    items = module.items(0)[:6]
+    module.write_world(tmp_path / "worlds", items)
+    assert prepare(str(tmp_path / "worlds"), tmp_path / "rl")["kept"] == 6
+    environment = registry().build("environment", "mcp", {"worlds": str(tmp_path / "worlds")})
+    reward = registry().build("reward", "post_state", {})
+
+    async def value(item, messages):
+        task = Task(item.id, "", item.prompt, item.ground_truth, dict(item.extra))
+        await environment.start(task)
+        for message in messages:
+            if message["role"] == "assistant":
+                await environment.step(message)
+        artifacts = await environment.finish()
+        await environment.close()
+        said = [{"role": "assistant", "content": "Done."}]
+        return (await reward(Trajectory(task, messages=said, artifacts=artifacts))).value
+
+    async def all_():
+        return [(await value(i, i.right), await value(i, i.faulty)) for i in items]
+
+    assert asyncio.run(all_()) == [(1.0, 0.0)] * 6
