@@ -15,8 +15,8 @@ from rufus_plugins.recipes.data.ngrams import BASE, mixed
 
 CERTAIN = 0.99
 """Chance with which a pair at the threshold becomes a candidate. Ours."""
-PAIRS = 1 << 15
-"""Pairs that are compared at once (32 MB of signatures). Ours."""
+PAIRS = 1 << 13
+"""Pairs that are compared at once (8 MB of signatures). Ours."""
 ROUNDS = 16
 """How often the members of a bucket that are not like its first member are compared among themselves. Ours."""
 
@@ -61,7 +61,6 @@ class Signatures:
         label = np.arange(self.count)
         if not self.count:
             return label
-        self._signatures = np.memmap(self.path, dtype=np.uint32, mode="r", shape=(self.count, self.size))
         for path in self._paths:
             for first, second in self._alike(np.fromfile(path, dtype=np.uint64), label):
                 label = joined(label, first, second)
@@ -93,7 +92,9 @@ class Signatures:
         made = np.empty(len(first), dtype=np.float32)
         for at in range(0, len(first), PAIRS):
             one, two = first[at : at + PAIRS], second[at : at + PAIRS]
-            made[at : at + PAIRS] = (self._signatures[one] == self._signatures[two]).mean(axis=1)
+            # mapped anew for each block: pages that stay mapped would count as memory of this process
+            table = np.memmap(self.path, dtype=np.uint32, mode="r", shape=(self.count, self.size))
+            made[at : at + PAIRS] = (table[one] == table[two]).mean(axis=1)
         return made
 
 

@@ -85,7 +85,10 @@ class Deduplicate(RecordTool):
             signatures.add(part[inside - seen])
             seen += len(part)
         group = signatures.labels()
-        return group, signatures.similarity(group, np.arange(len(group))) if len(group) else np.empty(0, np.float32)
+        alike = np.ones(len(group), dtype=np.float32)
+        others = np.flatnonzero(group != np.arange(len(group)))
+        alike[others] = signatures.similarity(group[others], others)
+        return group, alike
 
     def _list_clusters(self, job: Job, label: np.ndarray, similarity: np.ndarray) -> None:
         sizes = np.bincount(label, minlength=len(label))
