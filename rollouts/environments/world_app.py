@@ -27,6 +27,7 @@ from typing import Any
 import anyio.to_thread
 
 from rufus_plugins.rollouts.environments.world_asgi import Answer, body_of, scope_of
+from rufus_plugins.rollouts.environments.world_rest import Memory, nothing_runs
 
 _UNWIND_S = 2.0
 """For an endpoint to clean up after its deadline. Ours."""
@@ -95,11 +96,16 @@ def prepare() -> None:
     database = Database()
 
 
+_engines: dict[int, Any] = {}
+"""Those found so far: what was frozen before a fork is found no more."""
+
+
 def still_open() -> str:
     """What of the world's state a fork would not carry over: "" or its name. Engines are emptied first."""
     engine = sys.modules.get("sqlalchemy.engine")
     if engine is not None:
-        for found in [o for o in gc.get_objects() if isinstance(o, engine.Engine)]:
+        _engines.update({id(o): o for o in gc.get_objects() if isinstance(o, engine.Engine)})
+        for found in _engines.values():
             found.dispose()
     gc.collect()
     for found in [o for o in gc.get_objects() if isinstance(o, sqlite3.Connection)]:
@@ -131,6 +137,7 @@ class Application:
                 raise LookupError("the code makes no FastAPI application")
             app = found[0]
         self._set(app)
+        self.memory = Memory(module, app)
 
     @classmethod
     def of(cls, app: Any) -> Application:
@@ -143,6 +150,21 @@ class Application:
         self.loop: asyncio.AbstractEventLoop | None = None
         self._alive: Any = None
         self._calling = False
+        self.memory: Memory | None = None
+
+    def may_rest(self) -> bool:
+        """Whether a new fork of the loaded world would go on as this process does."""
+        return self.rests and self.memory.unchanged() and nothing_runs(self.loop) and not still_open()
+
+    @property
+    def rests(self) -> bool:
+        """Whether the world has nothing that keeps its processes from resting, as far as is known."""
+        return self.memory is not None and self.memory.first is not None and not self._has_lifespan()
+
+    def _has_lifespan(self) -> bool:
+        router = self.app.router
+        plain = type(getattr(router, "lifespan_context", None)).__name__ == "_DefaultLifespan"
+        return not plain or bool(getattr(router, "on_startup", ()) or getattr(router, "on_shutdown", ()))
 
     def settle(self) -> None:
         """What the first request would make, made before the forks."""
@@ -162,9 +184,9 @@ class Application:
         """Start-up handlers; in the process that will answer the calls."""
         self.loop = asyncio.new_event_loop()
         signal.signal(signal.SIGALRM, self._alarm)
-        router = self.app.router
-        plain = type(getattr(router, "lifespan_context", None)).__name__ == "_DefaultLifespan"
-        if not plain or getattr(router, "on_startup", ()) or getattr(router, "on_shutdown", ()):
+        if self.memory is not None:
+            self.memory.begin()
+        if self._has_lifespan():
             self._in_time(self._start_up(), _STARTUP_S)
 
     def close(self) -> None:

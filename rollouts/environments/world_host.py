@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import itertools
 import json
 import os
@@ -34,6 +35,8 @@ _GRACE_S = 10.0
 """How long after a call's own deadline an episode may stay silent. Ours."""
 
 
+_AWAKE, _REST_AFTER_S = 64, 2.0
+"""Episodes of a host up to which all keep their processes; seconds without a call after which others' end. Ours."""
 _LIMITS = WorldLimits()
 
 
@@ -51,6 +54,10 @@ class WorldHost:
         """Processes of worlds that were started."""
         self.lost = 0
         """Episodes that were lost."""
+        self.rested = 0
+        """How often the process of an episode ended until the next call."""
+        self.awake, self.rest_after_s = _AWAKE, _REST_AFTER_S
+        self._sweeping: asyncio.Future | None = None
 
     # -- for callers on any loop --------------------------------------------------------------------
 
@@ -104,19 +111,9 @@ class WorldHost:
         jail.used = next(self._clock)
         name = secrets.token_hex(12)  # not to be guessed by other episodes
         jail.episodes.add(name)
-        ours, theirs = socket.socketpair()
         try:
-            try:
-                header = {"op": "open", "id": name, "wants_document": jail.tools is None}
-                await jail.send(header, fd=theirs.fileno())
-            except (OSError, ConnectionError) as error:
-                self._died(jail, f"{error}")
-                ours.close()
-                raise self._lost(f"the process of the world {world.scenario!r} is gone: {error}") from None
-            finally:
-                theirs.close()
-            reader, writer = await asyncio.open_unix_connection(sock=ours, limit=1 << 20)
-            episode = Episode(name, jail, reader, writer)
+            header = {"op": "open", "id": name, "wants_document": jail.tools is None, "resumes": False}
+            episode = Episode(name, jail, *await self._line(jail, header))
         except BaseException:
             jail.episodes.discard(name)
             raise
@@ -138,12 +135,77 @@ class WorldHost:
             await self._end(episode)
             raise
         self._episodes[id] = episode
+        episode.used = asyncio.get_running_loop().time()
+        if self._sweeping is None:
+            self._sweeping = asyncio.ensure_future(self._sweep())
         return jail.tools
+
+    async def _line(self, jail: Jail, header: dict[str, Any]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Asks for an episode's process; the socket to it."""
+        ours, theirs = socket.socketpair()
+        try:
+            await jail.send(header, fd=theirs.fileno())
+        except (OSError, ConnectionError) as error:
+            self._died(jail, f"{error}")
+            ours.close()
+            raise self._lost(f"the process of the world {jail.world.scenario!r} is gone: {error}") from None
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        return await asyncio.open_unix_connection(sock=ours, limit=1 << 20)
+
+    # -- rest -----------------------------------------------------------------------------------------
+
+    async def _sweep(self) -> None:
+        """Where many episodes are open, the processes of those that nobody calls end until the next call."""
+        loop = asyncio.get_running_loop()
+        try:
+            while self._episodes:
+                await asyncio.sleep(self.rest_after_s / 2)
+                for id, episode in list(self._episodes.items() if len(self._episodes) > self.awake else ()):
+                    idle = loop.time() - episode.used > self.rest_after_s and not episode.lock.locked()
+                    if idle and episode.jail.rests and not (episode.resting or episode.lost):
+                        async with episode.lock:
+                            if self._episodes.get(id) is episode and not episode.lost:
+                                with contextlib.suppress(InfrastructureError):
+                                    await self._rest(id, episode)
+        finally:
+            self._sweeping = None
+
+    async def _rest(self, id: str, episode: Episode) -> None:
+        try:
+            async with asyncio.timeout(_GRACE_S):
+                episode.ask({"op": "rest"})
+                rests = (await episode.frame())["rests"] is True
+        except Exception as error:
+            raise await self._lose(id, f"as it was to rest: {type(error).__name__}: {error}") from None
+        if not rests:
+            episode.used = float("inf")  # what it remembers now, it will remember
+            return
+        episode.writer.transport.abort()
+        episode.resting = True
+        self.rested += 1
+
+    async def _wake(self, id: str, episode: Episode) -> None:
+        header = {"op": "open", "id": episode.id, "wants_document": False, "resumes": True}
+        episode.reader, episode.writer = await self._line(episode.jail, header)
+        episode.resting = False
+        try:
+            async with asyncio.timeout(_LOAD_S):
+                answer = await episode.frame()
+                if "error" in answer:
+                    raise ValueError(_last(answer["error"]))
+        except Exception as error:
+            raise await self._lose(id, f"as it was woken: {type(error).__name__}: {error}") from None
 
     async def _call(self, id: str, requests: Sequence[dict[str, Any]], timeout_s: float, keep: int) -> list[Reply]:
         episode = self._of(id)
         replies: list[Reply] = []
         async with episode.lock:
+            if episode.resting:
+                await self._wake(id, episode)
             asked = {"op": "call", "timeout_s": timeout_s, "keep": keep}
             try:
                 for request in requests:
@@ -162,6 +224,7 @@ class WorldHost:
                 raise
             except Exception as error:  # its end, or something that is no answer
                 raise await self._lose(id, f"{type(error).__name__}: {error}") from None
+            episode.used = max(episode.used, asyncio.get_running_loop().time())
         return replies
 
     async def _call_many(
@@ -178,6 +241,8 @@ class WorldHost:
     async def _finish(self, id: str) -> bytes:
         episode = self._of(id)
         async with episode.lock:
+            if episode.resting:
+                await self._wake(id, episode)
             try:
                 async with asyncio.timeout(_LOAD_S):
                     episode.ask({"op": "finish"})
@@ -218,7 +283,9 @@ class WorldHost:
         return InfrastructureError(message, Termination.ENVIRONMENT_LOST)
 
     async def _lose(self, id: str, why: str) -> InfrastructureError:
-        episode = self._episodes[id]
+        episode = self._episodes.get(id)
+        if episode is None:
+            return InfrastructureError(f"the episode was closed meanwhile ({why})", Termination.ENVIRONMENT_LOST)
         if episode.jail.dead:
             why = f"the process of its world is gone ({episode.jail.dead})"
         episode.lost = f"the world {episode.jail.world.scenario!r}: {why}"
@@ -278,6 +345,7 @@ class WorldHost:
                         late = True
                         continue
                 jail.late, jail.used = late, next(self._clock)
+                jail.rests = not late and answer["rests"] is True
                 self._jails[world.key] = jail
                 loop = asyncio.get_running_loop()
                 jail.watching = loop.create_task(self._watch(jail))

@@ -80,6 +80,8 @@ class Jail:
     process: launch.Jail
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     late: bool = False
+    rests: bool = False
+    """Whether its episodes' processes may end between two calls (world_rest.py)."""
     tools: Sequence[Endpoint] | None = None
     episodes: set[str] = field(default_factory=set)
     dead: str = ""
@@ -147,6 +149,10 @@ class Episode:
     writer: asyncio.StreamWriter
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     lost: str = ""
+    resting: bool = False
+    """Its process has ended; its folder waits for the next call."""
+    used: float = 0.0
+    """When it was last called, by the loop's clock."""
 
     async def frame(self) -> dict[str, Any]:
         size = _FRAME.unpack(await self.reader.readexactly(_FRAME.size))[0]

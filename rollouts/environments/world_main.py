@@ -7,7 +7,7 @@ filling its disk costs that episode.
 
 Control socket, host to here: two u32 (length of a JSON header, length of a body), header, body. `load` (body: source,
 then database) is answered by a header with the OpenAPI document as body; `open` carries the episode's socket and
-`close` names an episode to kill; both are answered on that socket, by a frame and by its end. Episode socket, both
+`close` names an episode to end; both are answered on that socket, by a frame and by its end. Episode socket, both
 ways: u32, then that many bytes of JSON, or of a database after `{"size": n}`.
 
 Where forks of a loaded world would share what must not be shared (an open connection, a thread), and where there is no
@@ -47,6 +47,8 @@ _WATCH_S = 0.5
 _FILES = 64
 """Files in an episode's folder. Ours."""
 SOCKET_FD = 3
+RESTS = 77
+"""Exit status of an episode's process whose folder stays (world_rest.py)."""
 
 
 class World(Zygote):
@@ -57,7 +59,11 @@ class World(Zygote):
         self.source = ""
         self.initial = b""
         self.limits: dict = {}
-        self.episodes: dict[str, tuple[int, int]] = {}  # id -> pid, pidfd
+        self.episodes: dict[str, int] = {}
+        """Episode -> its latest process."""
+        self.closing: set[str] = set()
+        self.processes: dict[int, tuple[str, int]] = {}
+        """pidfd -> episode and process; one that rests may still be on its way out when the next one starts."""
         self.fds: list[int] = []
         hello = self.prepare()
         world_app.database.path = os.path.join(self.work, "warm.db")
@@ -106,7 +112,10 @@ class World(Zygote):
         elif request["op"] == "open":
             self.open(request, self.fds.pop(0))
         elif request["id"] in self.episodes:
-            os.kill(self.episodes[request["id"]][0], signal.SIGKILL)
+            self.closing.add(request["id"])
+            os.kill(self.episodes[request["id"]], signal.SIGKILL)
+        else:
+            shutil.rmtree(os.path.join(self.work, request["id"]), ignore_errors=True)
 
     def receive(self, count: int) -> bytes:
         data = bytearray()
@@ -138,6 +147,7 @@ class World(Zygote):
                 document = self.application.specification()
                 self.application.settle()
                 answer["open"] = world_app.still_open()
+                answer["rests"] = self.application.rests
                 self.initial = world_app.database.read()
                 self.clean()
             except BaseException as error:
@@ -161,21 +171,24 @@ class World(Zygote):
                 os._exit(1)
         os.close(fd)
         watch = os.pidfd_open(pid)
-        self.episodes[request["id"]] = (pid, watch)
+        self.episodes[request["id"]] = pid
+        self.processes[watch] = (request["id"], pid)
         self.poller.register(watch, select.POLLIN)
 
     def reap(self, watch: int) -> None:
-        for name, (pid, fd) in list(self.episodes.items()):
-            if fd == watch:
-                self.poller.unregister(watch)
-                os.close(watch)
-                os.waitpid(pid, 0)
-                del self.episodes[name]
+        name, pid = self.processes.pop(watch)
+        self.poller.unregister(watch)
+        os.close(watch)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if self.episodes.get(name) == pid:
+            del self.episodes[name]
+            if code != RESTS or name in self.closing:
+                self.closing.discard(name)
                 shutil.rmtree(os.path.join(self.work, name), ignore_errors=True)
 
     def look_at_disks(self) -> None:
         """An episode may fill its own disk and no more: what is in memory is everyone's."""
-        for name, (pid, _) in list(self.episodes.items()):
+        for name, pid in list(self.episodes.items()):
             used, count, todo = 0, 0, [os.path.join(self.work, name)]
             while todo and count <= _FILES:
                 try:
@@ -199,12 +212,14 @@ class World(Zygote):
         link = Link(SOCKET_FD)
         folder = os.path.join(self.work, request["id"])
         try:
-            os.mkdir(folder, 0o700)
+            if not request["resumes"]:
+                os.mkdir(folder, 0o700)
             os.chdir(folder)
             self.confine_episode(folder)
             world_app.database.path = os.path.join(folder, "world.db")
-            with open(world_app.database.path, "wb") as file:
-                file.write(self.initial)
+            if not request["resumes"]:
+                with open(world_app.database.path, "wb") as file:
+                    file.write(self.initial)
             self.initial = b""
             gc.enable()
             ready: dict = {"ready": True}
@@ -222,6 +237,12 @@ class World(Zygote):
             request = link.receive()
             if request is None:
                 os._exit(0)
+            if request["op"] == "rest":
+                rests = self.application.may_rest()
+                link.send({"rests": rests})
+                if rests:
+                    os._exit(RESTS)
+                continue
             if request["op"] == "finish":
                 try:
                     self.application.close()

@@ -609,3 +609,230 @@ def test_names_are_made_callable_and_unique():
     paths = {f"/{i}": {"get": {"operationId": "x" * 90 if i else "a b"}} for i in range(3)}
     names = [tool.name for tool in endpoints({"paths": paths})]
     assert names[0] == "a_b" and len(set(names)) == 3 and all(len(name) <= 64 for name in names)
+
+
+# -- processes that end between two calls ----------------------------------------------------------------------------
+
+STATEFUL = {
+    "a counter": """
+n = {"calls": 0}
+@app.get("/n", operation_id="n")
+def count():
+    n["calls"] += 1
+    return n["calls"]
+""",
+    "a name that is bound anew": """
+n = 0
+@app.get("/n", operation_id="n")
+def count():
+    global n
+    n += 1
+    return n
+""",
+    "a class": """
+class Counter:
+    calls = 0
+@app.get("/n", operation_id="n")
+def count():
+    Counter.calls += 1
+    return Counter.calls
+""",
+    "an object": """
+class Counter:
+    def __init__(self): self.calls = 0
+counter = Counter()
+@app.get("/n", operation_id="n")
+def count():
+    counter.calls += 1
+    return counter.calls
+""",
+    "a default": """
+def bump(seen=[]):
+    seen.append(1)
+    return len(seen)
+@app.get("/n", operation_id="n")
+def count():
+    return bump()
+""",
+    "a closure": """
+def make():
+    seen = []
+    def bump():
+        seen.append(1)
+        return len(seen)
+    return bump
+bump = make()
+@app.get("/n", operation_id="n")
+def count():
+    return bump()
+""",
+    "an iterator": """
+import itertools
+numbers = itertools.count(1)
+@app.get("/n", operation_id="n")
+def count():
+    return next(numbers)
+""",
+    "the application": """
+app.state.n = 0
+@app.get("/n", operation_id="n")
+def count():
+    app.state.n += 1
+    return app.state.n
+""",
+    "a cache": """
+import functools
+seen = functools.lru_cache()(lambda: time.time())
+@app.get("/n", operation_id="n")
+def count():
+    seen()
+    return seen.cache_info().hits + 1
+""",
+    "a hidden attribute": """
+class Counter:
+    _calls = 0
+@app.get("/n", operation_id="n")
+def count():
+    Counter._calls += 1
+    return Counter._calls
+""",
+    "a namespace": """
+import types
+kept = types.SimpleNamespace(n=0)
+@app.get("/n", operation_id="n")
+def count():
+    kept.n += 1
+    return kept.n
+""",
+    "a dependency": """
+from typing import Annotated
+from fastapi import Depends
+def make():
+    class Counter:
+        calls = 0
+        def __call__(self):
+            self.calls += 1
+            return self.calls
+    return Depends(Counter())
+@app.get("/n", operation_id="n")
+def count(n: Annotated[int, make()]):
+    return n
+""",
+    "a middleware": """
+from starlette.responses import JSONResponse
+class Counts:
+    def __init__(self, app):
+        self.app, self.calls = app, 0
+    async def __call__(self, scope, receive, send):
+        if scope["path"] == "/n":
+            self.calls += 1
+            return await JSONResponse(self.calls)(scope, receive, send)
+        await self.app(scope, receive, send)
+app.add_middleware(Counts)
+@app.get("/n", operation_id="n")
+def count(): ...
+""",
+    "the random numbers": """
+import random
+@app.get("/n", operation_id="n")
+def count():
+    random.seed(7) if random.random() and not hasattr(random, "calls") else None
+    random.calls = getattr(random, "calls", 0) + 1
+    return random.calls
+""",
+    "a function": """
+def bump():
+    bump.calls = getattr(bump, "calls", 0) + 1
+    return bump.calls
+@app.get("/n", operation_id="n")
+def count():
+    return bump()
+""",
+}
+
+
+async def resting(host, play, *calls):
+    """Answers of the calls on one episode, with time to rest between them."""
+    host.awake, host.rest_after_s = 0, 0.1
+    await play.start("a")
+    answers = []
+    for name, arguments in calls:
+        answers.append(await play("a", name, **arguments))
+        await asyncio.sleep(0.5)
+    return answers
+
+
+EVERYDAY = ("a counter", "a dependency")
+
+
+@pytest.mark.parametrize(
+    "kind", [kind if kind in EVERYDAY else pytest.param(kind, marks=pytest.mark.slow) for kind in STATEFUL]
+)
+def test_a_world_that_remembers_keeps_its_process(kind):
+    async def work(host):
+        answers = await resting(host, Player(host, world(STATEFUL[kind])), *[("n", {})] * 3)
+        assert answers == [(200, "1"), (200, "2"), (200, "3")]
+        assert host.lost == 0
+
+    run(work)
+
+
+def test_a_world_whose_memory_is_its_database_rests_between_calls():
+    async def work(host):
+        play = Player(host, world("CONSTANT = ['a', {'b': (1, 2.5)}]\n"))
+        adds = [("add", {"body": str(i)}) for i in range(3)]
+        answers = await resting(host, play, *adds, ("notes", {}))
+        assert answers[-1] == (200, '["first","0","1","2"]')
+        assert host.rested >= 3 and host.lost == 0 and host.started == 1
+        final = sqlite3.connect(":memory:")
+        final.deserialize(await host.finish("a"))
+        assert final.execute("SELECT count(*) FROM notes").fetchone() == (4,)
+
+    run(work)
+
+
+def test_our_own_worlds_rest(tmp_path):
+    reads = {"shop": "list_coupons", "desk": "list_agents", "bank": "list_rates"}
+
+    async def work(host):
+        host.awake, host.rest_after_s = 0, 0.1
+        for name, read in reads.items():
+            one = library("builtin").world(name)
+            tools = {tool.name: tool for tool in await host.start(name, one, await initial_database(one, tmp_path))}
+            assert (await host.call(name, [tools[read].request({})]))[0].status == 200
+        await asyncio.sleep(1.5)
+        assert host.rested >= 3
+
+    run(work)
+
+
+def test_episodes_that_end_while_they_rest_or_wake_leave_nothing_behind():
+    async def work(host):
+        host.awake, host.rest_after_s = 0, 0.05
+        play = await Player(host, world("")).start(*"abcdefgh")
+
+        async def busy(id):
+            for i in range(6):
+                await play(id, "add", body=str(i))
+                await asyncio.sleep(0.11)
+            if id in "abcd":
+                await host.close(id)
+
+        await asyncio.gather(*(busy(id) for id in "abcdefgh"))
+        for id in "efgh":
+            assert await play(id, "notes") == (200, json.dumps(["first", *"012345"], separators=(",", ":")))
+        (pid,) = host.pids.values()
+        for id in "efgh":
+            await host.close(id)
+        assert (host.episodes, host.lost) == (0, 0)
+        guard = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
+        main = int(Path(f"/proc/{guard}/task/{guard}/children").read_text())
+        for _ in range(100):
+            left = Path(f"/proc/{main}/task/{main}/children").read_text().split()
+            folders = os.listdir(f"/proc/{main}/root/scratch")
+            if not left and not folders:
+                break
+            await asyncio.sleep(0.05)
+        assert (left, folders) == ([], [])
+
+    run(work)
