@@ -1,4 +1,4 @@
-"""environment=search and environment=conversation in verl's own command on CPU: two steps each.
+"""environment=mcp, search and conversation in verl's own command on CPU: two steps each; mcp in host actors.
 
 The model knows its episodes by heart (recipes/tiny/by_heart.py), so every ending and reward is known beforehand. Those
 of search are long, which takes minutes to learn on a busy machine: they are left to the slow tests.
@@ -17,11 +17,15 @@ pytestmark = pytest.mark.e2e
 RUN_S = 900
 """A busy machine with two cores needs minutes to import verl ten times."""
 MAYORS = {"Brod": "Ana", "Zeta": "Ivo"}
-TWO_WAYS = ("Brod", "sun")
+CARDS = (1, 4)
+TWO_WAYS = ("Brod", "sun", 1)
 """What is answered in two ways, one of them wrong, so that a group has an advantage."""
 SAMPLES = 8
 SEARCH = {"results": 1, "result_chars": 60, "python_tool": False, "validation": {"max_tool_calls": 1}}
-PROMPT, RESPONSE = {"search": 640, "conversation": 80}, {"search": 260, "conversation": 120}
+PROMPT = {"search": 640, "conversation": 80, "mcp": 260}
+RESPONSE = {"search": 260, "conversation": 120, "mcp": 160}
+POOL = "rufus.environment_pool={hosts: 2, episodes: 4, cpus: 0.5}"
+"""Fewer places than the sixteen rollouts of a step: the others wait."""
 
 
 def call(name, **arguments):
@@ -50,6 +54,18 @@ def talks(word, right):
     return said
 
 
+def freezes(card, right):
+    """Freezes a card, the right one or another, and says so."""
+
+    def said(prompt):
+        looked = "<|observation|>" in prompt
+        return "\n<think></think>\n" + (
+            "Done<|endoftext|>" if looked else call("freeze_card", card_id=card if right else 2)
+        )
+
+    return said
+
+
 def episodes(kind):
     """(task, what the model says to it) of every lesson."""
     from rufus_plugins import Task
@@ -59,6 +75,17 @@ def episodes(kind):
             prompt = ({"role": "user", "content": f"Mayor of {town}?"},)
             for right in {True, town not in TWO_WAYS}:
                 yield Task(town, "towns", prompt, mayor), searches(town, right)
+        return
+    if kind == "mcp":
+        for card in CARDS:
+            conditions = [{"query": f"SELECT status FROM cards WHERE id = {card}", "equals": "frozen"}]
+            conditions += [
+                {"query": "SELECT count(*) FROM cards WHERE status = 'frozen'", "equals": 2}
+            ]  # one was before
+            prompt = ({"role": "user", "content": f"Freeze card {card}"},)
+            for right in {True, card not in TWO_WAYS}:
+                task = Task(f"card-{card}", "bank", prompt, json.dumps({"sql": conditions}), {"world": "bank"})
+                yield task, freezes(card, right)
         return
     for word in ("sun", "sea"):
         rubrics = json.dumps([{"id": "keywords:existence", "kwargs": {"keywords": [word]}}])
@@ -73,6 +100,10 @@ def environment_of(kind, corpus):
         from rufus_plugins.rollouts.environments.search import Search
 
         return Search(backend_config={"path": str(corpus)}, **SEARCH)
+    if kind == "mcp":
+        from rufus_plugins.rollouts.environments.mcp import Mcp
+
+        return Mcp(allow=["freeze_card"])
     from rufus_plugins.rollouts.environments.conversation import Conversation
 
     return Conversation()
@@ -103,11 +134,12 @@ def prepared(kind, folder):
         played, rollout = asyncio.run(play(task, environment, chat, Script(tokenizer, say), rules, limits))
         assert rollout.trajectory.termination == "answered", rollout.problem or rollout.trajectory.termination
         lessons |= {tuple(ids): mask for ids, mask in played}
+        extra = {name: task.extra.get(name, "") for name in ("user_turns", "world")}
         rows[task.id] = {
             "prompt": [dict(message) for message in task.prompt],
             "data_source": task.data_source,
             "reward_model": {"style": "rule", "ground_truth": task.ground_truth},
-            "extra_info": {"id": task.id, "index": len(rows), "user_turns": task.extra.get("user_turns", "")},
+            "extra_info": {"id": task.id, "index": len(rows), **extra},
         }
     teach(model, [(list(ids), mask) for ids, mask in lessons.items()])
     model.save_pretrained(folder / "model")
@@ -118,6 +150,8 @@ def prepared(kind, folder):
 def overrides(kind, folder):
     if kind == "conversation":
         return ["reward=rubrics", "environment=conversation"]
+    if kind == "mcp":
+        return ["reward=post_state", "environment=mcp", "rufus.environment.allow=[freeze_card]", POOL]
     fields = {"backend_config.path": f"{folder}/corpus", **{k: v for k, v in SEARCH.items() if k != "validation"}}
     return [
         *("reward=search_answer", "rufus.reward.judge=rule", "environment=search"),
@@ -126,7 +160,7 @@ def overrides(kind, folder):
     ]
 
 
-@pytest.fixture(scope="module", params=[pytest.param("search", marks=pytest.mark.slow), "conversation"])
+@pytest.fixture(scope="module", params=[pytest.param("search", marks=pytest.mark.slow), "conversation", "mcp"])
 def run(request, tmp_path_factory):
     """(kind, metrics by step, the log)."""
     kind, folder = request.param, tmp_path_factory.mktemp(request.param)
@@ -183,7 +217,7 @@ def test_rewards_are_those_of_what_was_said(run):
 
 
 def test_validation_has_its_own_budget(run):
-    """One call in validation: the second one ends the episode, which costs a tenth; a conversation has no budget."""
+    """One call in validation: the second one ends the episode, which costs a tenth; the others have no budget."""
     kind, steps, _ = run
     found = {key: value for key, value in steps[0].items() if "/reward/mean" in key}
     assert found, sorted(steps[0])
