@@ -34,6 +34,8 @@ EPISODES = 256
 SERVERS = 16
 BAR_CALLS, BAR_RATIO, BAR_IDLE_MB, BAR_GROWTH = 400.0, 2.0, 12.0, 1.1
 EPISODE_S = 900.0
+REST_S = 5.0
+"""Without calls; a busy machine needs longer to have looked at all."""
 
 
 def readers(world: str) -> list[tuple[str, str]]:
@@ -113,8 +115,7 @@ class Ours:
                         go.set()
                     await go.wait()
                 for turn, (name, _) in enumerate(calls):
-                    call = {"id": f"c{turn}", "function": {"name": name, "arguments": {}}}
-                    answer = await environment.step({"role": "assistant", "content": "", "tool_calls": [call]})
+                    answer = await environment.step(_call(turn, name))
                     if str(answer.messages[0]["status"]) != "ok":
                         raise RuntimeError(f"{world} {name}: {answer.messages[0]['content'][:300]}")
                 times["called"] = time.perf_counter()
@@ -131,8 +132,8 @@ class Ours:
             "episodes_per_s": len(todo) / (ended - begun),
         }
 
-    async def idle(self, episodes: int) -> float:
-        """MB that an open episode takes, beyond its database."""
+    async def idle(self, todo: Sequence[tuple[str, list[tuple[str, str]]]]) -> tuple[float, float]:
+        """MB that an open episode takes beyond its database: before its first call, and when it rests after calls."""
         from rufus_plugins.rollouts import pool
 
         joined = pool.join("bench", self.rules)
@@ -140,11 +141,19 @@ class Ours:
         for environment, world in zip(first, WORLDS, strict=True):
             await environment.start(_task(0, world))
         before = self.memory_mb()
-        opened = [joined.environment() for _ in range(episodes)]
-        await asyncio.gather(*(e.start(_task(n, WORLDS[n % 3])) for n, e in enumerate(opened)))
-        after = self.memory_mb()
+        opened = [joined.environment() for _ in todo]
+        await asyncio.gather(
+            *(e.start(_task(n, world)) for n, (e, (world, _)) in enumerate(zip(opened, todo, strict=True)))
+        )
+        fresh = self.memory_mb()
+        for turn in range(len(todo[0][1])):
+            await asyncio.gather(
+                *(e.step(_call(turn, calls[turn][0])) for e, (_, calls) in zip(opened, todo, strict=True))
+            )
+        await asyncio.sleep(REST_S)
+        rested = self.memory_mb()
         await asyncio.gather(*(environment.close() for environment in [*first, *opened]))
-        return (after - before) / episodes
+        return (fresh - before) / len(todo), (rested - before) / len(todo)
 
     def memory_mb(self) -> float:
         """Proportional set size of the hosts and all below them: shared pages count once."""
@@ -159,6 +168,11 @@ class Ours:
         for handle in self.handles:
             ray.kill(handle)
         ray.shutdown()
+
+
+def _call(turn: int, name: str) -> dict[str, Any]:
+    call = {"id": f"c{turn}", "function": {"name": name, "arguments": {}}}
+    return {"role": "assistant", "content": "", "tool_calls": [call]}
 
 
 def _task(number: int, world: str) -> Any:
@@ -287,8 +301,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     ours = Ours(hosts=2, episodes=EPISODES)
     with tempfile.TemporaryDirectory() as folder:
         try:
-            idle_mb = asyncio.run(ours.idle(EPISODES - len(WORLDS)))
-            print(f"idle episode: {idle_mb:.1f} MB (bar: at most {BAR_IDLE_MB:g})", flush=True)
+            fresh_mb, rested_mb = asyncio.run(ours.idle(plan(4, EPISODES - len(WORLDS))))
+            print(
+                f"idle episode: {fresh_mb:.1f} MB before its first call, {rested_mb:.1f} MB {REST_S:g} s after its "
+                f"last one (bar: at most {BAR_IDLE_MB:g})",
+                flush=True,
+            )
+            idle_mb = max(fresh_mb, rested_mb)
             peer = Peer(Path(folder))
             try:
                 asyncio.run(ours.play(plan(1, EPISODES), together=True))  # both warm
