@@ -11,9 +11,10 @@ import difflib
 import functools
 import importlib.metadata
 import inspect
+import itertools
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -108,21 +109,26 @@ class Registry:
             raise PluginError(f"{message}\nThese plugins did not load; one of them may provide it:\n{lines}")
         raise ConfigError(f"{message} `rufus list {kind}` shows them; docs/plugins.md says how to write one.")
 
-    def build(self, kind: str, name: str, config: Mapping[str, Any] | None = None) -> Any:
+    def build(
+        self, kind: str, name: str, config: Mapping[str, Any] | None = None, beside: Mapping[str, Sequence[str]] = {}
+    ) -> Any:
         """An instance of the part with `config` as its fields.
 
-        Raises `ConfigError` for unknown or missing fields and for values that the part refuses.
+        `beside` names other keys that may stand in the same section (what they are -> their names): an unknown key may
+        be meant for one of them. Raises `ConfigError` for unknown or missing fields and for values that the part
+        refuses.
         """
         part = self.get(kind, name)
         config = dict(config or {})
         fields = part.config_fields
         unknown = [key for key in config if key not in fields]
         if unknown and not takes_any(part.factory):
-            close = difflib.get_close_matches(unknown[0], list(fields), n=1)
+            close = difflib.get_close_matches(unknown[0], [*fields, *itertools.chain(*beside.values())], n=1)
             hint = f" Did you mean {close[0]!r}?" if close else ""
+            others = "".join(f" {what}: {', '.join(names)}." for what, names in beside.items())
             raise ConfigError(
                 f"{kind} {name!r} has no field {unknown[0]!r}.{hint} "
-                f"Its fields: {', '.join(fields) or 'none'} (plugin {part.plugin!r}, {part.file})."
+                f"Its fields: {', '.join(fields) or 'none'} (plugin {part.plugin!r}, {part.file}).{others}"
             )
         missing = [key for key, default in fields.items() if default is REQUIRED and key not in config]
         if missing:

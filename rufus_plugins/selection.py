@@ -66,7 +66,7 @@ def build(config: Any, kind: str, found: Registry | None = None) -> Any | None:
     if name is None:
         return None
     found = found or registry()
-    return found.build(kind, name, fields_of(config, kind, found))
+    return found.build(kind, name, fields_of(config, kind, found), _beside(kind, name, found))
 
 
 def fields_of(config: Any, kind: str, found: Registry | None = None) -> dict[str, Any]:
@@ -81,6 +81,16 @@ def fields_of(config: Any, kind: str, found: Registry | None = None) -> dict[str
         own = (found or registry()).get(kind, name).config_fields
         fields = {key: value for key, value in fields.items() if key not in NAMES or key in own}
     return fields
+
+
+def _beside(kind: str, name: str, found: Registry) -> dict[str, list[str]]:
+    """What else stands in the section of such a part: the rules of the episode in an environment's."""
+    if kind != "environment":
+        return {}
+    from .rollouts.rules import NAMES
+
+    own = found.get(kind, name).config_fields
+    return {"Rules of every episode, beside them": [rule for rule in NAMES if rule not in own]}
 
 
 def rules_of(config: Any, found: Registry | None = None) -> Any:

@@ -20,6 +20,7 @@ def test_the_section_has_every_key_and_null_is_off():
         "response_budgets",
         "reward",
         "environment",
+        "environment_pool",
     }
     assert set(selection.section({}).values()) == {None}
 
@@ -42,3 +43,18 @@ def test_the_selected_reward_is_built_from_its_fields(good):
 def test_a_section_that_makes_no_sense_is_refused(section, said):
     with pytest.raises(ConfigError, match=said):
         selection.check({"rufus": section})
+
+
+def test_an_unknown_key_of_an_environment_is_told_with_its_fields_and_the_rules_of_every_episode():
+    with pytest.raises(ConfigError) as told:
+        selection.check({"rufus": {"environment": {"name": "shell", "max_turn": 4}}})
+    assert "Did you mean 'max_turns'?" in str(told.value)
+    assert "command_timeout_s" in str(told.value) and "compaction" in str(told.value)
+    # a rule that the environment declares as a field of its own is said once
+    assert str(told.value).count("episode_timeout_s") == 1
+
+
+def test_an_unknown_key_of_a_reward_is_told_without_the_rules_of_episodes(good):
+    with pytest.raises(ConfigError) as told:
+        selection.check({"rufus": {"reward": {"name": "short", "max_turn": 4}}}, load([good("short")]))
+    assert "max_tool_calls" not in str(told.value)
