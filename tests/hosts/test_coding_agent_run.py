@@ -66,7 +66,7 @@ def test_the_tasks_that_the_model_knows_are_solved_and_the_others_are_not(folder
         assert len(rows) == 32
         solved = [row for row in rows if row["score"] == 1.0]
         assert 10 <= len(solved) <= 4 * KNOWN and all("<tool_call>bash" in row["output"] for row in solved)
-        assert {round(row["score"], 4) for row in rows} == {0.0, 0.2857, 1.0}  # one task gives a part for nothing
+        assert {row["score"] for row in rows} == {0.0, 1.0}
         assert 0.3 <= metrics["critic/score/mean"] <= 0.55
         assert metrics["rufus/faults"] == 0
 

@@ -227,7 +227,7 @@ def test_cleaning_hostile_text_costs_one_pass():
         ("newest-version", ["sort -V versions.txt | tail -1 > newest.txt"], 1.0),
         ("newest-version", ["sort versions.txt | tail -1 > newest.txt"], 0.0),
         ("serve-folder", ["cp VERSION site/version; cd site", "python3 -m http.server 8080 --bind 127.0.0.1 &"], 1.0),
-        ("tidy-rights", ["chmod 644 tree/plain 'tree/a/odd name' tree/a/b/notes"], 4 / 7),
+        ("tidy-rights", ["chmod 644 tree/plain 'tree/a/odd name' tree/a/b/notes"], 0.0),
     ],
 )
 def test_a_harbor_task_is_played_and_scored(name, commands, value, baked):
