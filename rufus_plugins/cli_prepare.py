@@ -87,4 +87,5 @@ def _report(manifest: dict[str, Any], output: Path) -> None:
     console.print(table)
     if manifest["dropped"].get("cut_off"):
         console.print("[bold]The input ends in the middle of a line: it is probably cut off. Fetch it again.[/bold]")
-    console.print(f"written: {output} (set_aside.jsonl says why each record was left out)", soft_wrap=True)
+    aside = manifest.get("set_aside_file", "set_aside.jsonl")
+    console.print(f"written: {output} ({aside} says why each record was left out)", soft_wrap=True)

@@ -60,4 +60,10 @@ def prepare(
     if not files["train.parquet"]["rows"]:
         reasons = ", ".join(f"{reason} {count}" for reason, count in dropped.most_common()) or "no records"
         raise ConfigError(f"{output / 'train.parquet'} is empty: no usable conversation ({reasons}).")
-    return {"stage": "sft", "records": records, "files": files, "dropped": dict(dropped)}
+    return {
+        "stage": "sft",
+        "records": records,
+        "files": files,
+        "dropped": dict(dropped),
+        "set_aside_file": "train.parquet.rejected.jsonl",
+    }

@@ -79,7 +79,7 @@ def test_verls_trainer_learns_from_packed_conversations(tmp_path):
     from rufus_plugins.recipes.tiny import model
 
     model.save(tmp_path / "model", seed=0)
-    prepare(str(corpus(tmp_path / "in.jsonl", 200)), tmp_path / "data", heldout_share=0.1)
+    prepare(str(corpus(tmp_path / "in.jsonl", 200)), tmp_path / "data", heldout_share=0.3)
     metrics = tmp_path / "metrics.jsonl"
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nnodes=1", "--nproc-per-node=1"),
@@ -110,6 +110,7 @@ def test_verls_trainer_learns_from_packed_conversations(tmp_path):
     steps = [json.loads(line) for line in metrics.read_text().splitlines()]
     losses = [s["data"]["train/loss"] for s in steps if "train/loss" in s["data"]]
     assert len(losses) == 12 and losses[-1] < 0.7 * losses[0]
-    assert any("val/loss" in s["data"] for s in steps)
+    held_out = [s["data"]["val/loss"] for s in steps if "val/loss" in s["data"]]
+    assert len(held_out) == 2 and 0 < held_out[-1] < held_out[0]
     # every row of the first step is one of at most 512 tokens that several conversations share
     assert 4 * 300 < steps[0]["data"]["train/global_tokens"] <= 4 * 512
