@@ -123,5 +123,9 @@ def _plain(value: Any) -> Any:
     if value is None:
         return {}
     from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
 
-    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+    try:
+        return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+    except OmegaConfBaseException as error:  # an interpolation: ${oc.env:NAME} of a variable that is not set
+        raise ConfigError(f"under rufus: {error}") from error

@@ -17,9 +17,17 @@ def stages():
     return [stage for stage in made if stage.config.endswith("/train") and stage.name != "sft"]
 
 
+@pytest.fixture
+def services(monkeypatch):
+    for name, value in (("URL", "http://127.0.0.1:1/v1"), ("MODEL", "judge"), ("KEY", "none")):
+        monkeypatch.setenv(f"RUFUS_JUDGE_{name}", value)
+    monkeypatch.setenv("RUFUS_SEARCH_URL", "http://127.0.0.1:1/retrieve")
+    monkeypatch.setenv("SERPER_API_KEY", "none")
+
+
 @pytest.mark.parametrize("scale", ["air", "single_node"])
 @pytest.mark.parametrize("stage", stages(), ids=lambda stage: stage.name)
-def test_a_stage_composes_for_gpus_is_accepted_by_verl_and_fits(stage, scale, capsys):
+def test_a_stage_composes_for_gpus_is_accepted_by_verl_and_fits(stage, scale, services, capsys):
     assert scale in stage_scales(stage.config)
     engine = ["model_engine=megatron"] if scale == "air" else []
     code = cli.main(["check", *engine, f"stage={stage.name}", f"scale={scale}", *NEEDS.get(stage.name, [])])
@@ -37,3 +45,10 @@ def test_a_stage_at_a_scale_overrides_the_scale(capsys):
     assert made.rufus.routing_replay == "rollout"
     made = composed("rufus", ["model_engine=megatron", "stage=coding_agent", "scale=air", "trainer.nnodes=2"])
     assert made.trainer.nnodes == 2
+
+
+@pytest.mark.parametrize("missing", ["RUFUS_JUDGE_URL", "RUFUS_JUDGE_MODEL", "RUFUS_JUDGE_KEY", "RUFUS_SEARCH_URL"])
+def test_a_service_that_the_environment_does_not_name_is_said_before_the_start(missing, services, monkeypatch, capsys):
+    monkeypatch.delenv(missing)
+    assert cli.main(["check", "stage=search_agent", "scale=single_node"]) == 1
+    assert missing in capsys.readouterr().out
