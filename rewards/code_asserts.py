@@ -2,9 +2,9 @@
 
 `assert f(2) == [4]` becomes "run `f(2)`" inside and "is it [4]?" outside. What can be split:
 comparisons by == != is (is not) with a constant on one side, `and` of such, and the bare truth of a call
-(`assert f(x)`, `assert not f(x)`). A side that compares by itself, like `abs(f(x) - 0.5) < 1e-6`, would hand
-the program both the expected value and the verdict: such a test stays whole and runs in a process without the
-program (code_harness.judge).
+(`assert f(x)`, `assert not f(x)`). A side that compares by itself, like `abs(f(x) - 0.5) < 1e-6`, or that leaves the
+comparing to the result (code_results.py), would hand the program both the expected value and the verdict: such a test
+stays whole and runs in a process without the program (code_harness.judge).
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rufus_plugins.errors import DataError
-from rufus_plugins.rollouts.sandboxes.plain import same, truthy
+from rufus_plugins.rewards.code_results import Results
+from rufus_plugins.rollouts.sandboxes.plain import same
 
 REPORT = "__report__"
 
@@ -31,7 +32,7 @@ class Check:
 
     def holds(self, tree: Any, tolerance: float) -> bool:
         if self.operator in ("true", "false"):
-            return truthy(tree) is (self.operator == "true")
+            return tree is (self.operator == "true")  # what _reported sends
         if self.operator in ("is", "is not"):
             return (type(tree) is type(self.expected) and tree == self.expected) is (self.operator == "is")
         return same(tree, self.expected, tolerance=tolerance) is (self.operator == "==")
@@ -69,17 +70,21 @@ def split(code: str, entry_point: str | None = None) -> Split | None:
     }
     checks: list[Check] = []
     body: list[ast.stmt] = []
+    results = Results(lambda node: _calls_the_program(node, own))
     for statement in statements:
+        if results.judged_by_themselves(statement):
+            return None
         if not isinstance(statement, ast.Assert):
-            if any(isinstance(node, ast.Assert | ast.Raise) for node in ast.walk(statement)):
+            if any(_asserts(node) for node in ast.walk(statement)):
                 return None
+            results.note(statement)
             body.append(statement)
             continue
         found = _checks(statement.test, own)
         if found is None:
             return None
         for expression, check in found:
-            call = ast.Call(ast.Name(REPORT, ast.Load()), [ast.Constant(len(checks)), expression], [])
+            call = ast.Call(ast.Name(REPORT, ast.Load()), [ast.Constant(len(checks)), _reported(expression, check)], [])
             body.append(ast.Expr(call))
             checks.append(check)
     if not checks or _constant_assigned(statements):
@@ -88,10 +93,18 @@ def split(code: str, entry_point: str | None = None) -> Split | None:
     return Split(ast.unparse(module), checks)
 
 
+def _reported(expression: ast.expr, check: Check) -> ast.expr:
+    """What is sent for a check: the value; for a bare truth only that, since an object without a plain form has one."""
+    if check.operator not in ("true", "false"):
+        return expression
+    return ast.UnaryOp(ast.Not(), ast.UnaryOp(ast.Not(), expression))
+
+
 def _asserts(node: ast.AST) -> bool:
-    """An assertion; also unittest's and numpy's, which are calls."""
+    """An assertion; also unittest's, numpy's and pytest's, which are calls."""
     if isinstance(node, ast.Call):
-        return getattr(node.func, "attr", getattr(node.func, "id", "")).lower().startswith(("assert", "fail"))
+        name = getattr(node.func, "attr", getattr(node.func, "id", "")).lower()
+        return name.startswith(("assert", "fail")) or name in ("raises", "warns")
     return isinstance(node, ast.Assert | ast.Raise)
 
 

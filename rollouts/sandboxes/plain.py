@@ -105,13 +105,6 @@ def _scalar(tree: Any) -> Any:
     raise NotPlain(tag)
 
 
-def truthy(tree: Any) -> bool:
-    """Python's truth of the value."""
-    if type(tree) is list and tree and tree[0] in ("l", "t", "s", "f", "d"):
-        return len(tree) > 1
-    return bool(_scalar(tree))
-
-
 def same(tree: Any, expected: Any, *, as_json: bool = False, tolerance: float = 0.0) -> bool:
     """Whether the tree a program sent equals `expected`, a value of ours.
 

@@ -356,11 +356,86 @@ def test_tolerance_applies_to_results():
         ("def f(x): return x", "assert f(1) < f(2) < f(3)", 1, 1),
         ("def f(x): return x", "assert all(f(i) == i for i in range(5))", 1, 1),
         ("def all(x): return True\ndef f(x): return 0", "assert all(f(i) == i for i in range(5))", 0, 1),
+        ("import re\ndef f(x): return re.match('a', x)", "assert f('a')\nassert not f('b')", 1, 0),
+        ("def f(x): return f", "assert not f(1)", 0, 0),
+        ("class A:\n    def __bool__(s): return False\ndef f(x): return A()", "assert not f(1)", 1, 0),
+        ("def f(x): raise ValueError", "import pytest\nwith pytest.raises(ValueError):\n    f(1)", 1, 1),
+        ("def f(x): return 1", "import pytest\nwith pytest.raises(ValueError):\n    f(1)", 0, 1),
+        ("import numpy as np\ndef f(x): return [x / 3]", "assert np.allclose(f(1), [1 / 3])", 1, 1),
+        ("def f(x): return x / 3", "assert f(1) == pytest.approx(1 / 3)", 1, 1),
+        ("def f(x): raise StopIteration", "try:\n    f(1)\n    assert 0\nexcept StopIteration:\n    pass", 1, 1),
+        ("from collections import Counter\ndef f(x): return [x, 1]", "assert Counter(f(2)) == Counter([1, 2])", 1, 1),
+        ("def gcd(a, b): return 3", "for a, b in [(6, 4)]:\n    assert gcd(a, b) == 2", 0, 1),
+        ("class Counter:\n    def top(self): return 4", "for n in [4]:\n    assert Counter().top() == n", 1, 1),
+        (
+            "class Counter:\n    n = 4\ndef f(x): return x",
+            "from solution import Counter\nassert Counter.n + 1 == f(5)",
+            1,
+            1,
+        ),
+        ("def f(x): return x + 4", "assert f(2) - 6 == 0\nassert sorted(f(i) - i for i in (1, 2)) == [4, 4]", 1, 1),
+        ("def f(x): return 'aab'", "assert f(2).count('a') == 2", 1, 1),
+        ("def f(x): return x", "x = [0] * 3\ny = x.copy() + [1]\nassert f(y) == [0, 0, 0, 1]", 1, 0),
+        ("def f(x): return x", "y = f(3)\nz = y - 1\nassert z == 2", 1, 1),
     ],
 )
 def test_assertions_mean_what_python_means(code, test, value, unsplit, backend):
     result = score(code, [test], backend=backend)
     assert (result.value, result.metrics["n_unsplit"]) == (value, unsplit), result
+
+
+ALIKE = "class A:\n    def __eq__(s, o): return True\n    __hash__ = None\n"
+ZERO = "class A:\n    def __sub__(s, o): return 0\n    count = __rsub__ = difference = __sub__\ndef f(x): return A()"
+
+
+@pytest.mark.parametrize(
+    ("code", "test"),
+    [
+        (ZERO, "assert f(1) - 73519 == 0"),
+        (ZERO, "assert 73519 - f(1) == 0"),
+        (ZERO, "y = f(1)\ny -= 73519\nassert y == 0"),
+        (ZERO, "y = f(1)\nz = y - 73519\nassert z == 0"),
+        (ZERO.replace("A()", "[A()]"), "assert [v - 73519 for v in f(1)] == [0]"),
+        (ZERO.replace("A()", "[A()]"), "assert list(map(lambda v: v - 73519, f(1))) == [0]"),
+        (ZERO.replace("A:", "A(str):").replace("A()", "A('a')"), "assert f(1).count('a') == 0"),
+        (ZERO.replace("A:", "A(set):").replace("A()", "A([2])"), "assert f(1).difference({1}) == 0"),
+        (ALIKE + "def f(x): return A()", "y = f(1) == 73519\nassert y is True"),
+        (
+            "import numpy.testing as t\nt.assert_allclose = print\ndef f(x): return 1",
+            "import numpy as np\nnp.testing.assert_allclose(f(1), 73519)\nassert f(2) == 1",
+        ),
+        (
+            "import pytest, contextlib\npytest.raises = contextlib.suppress\ndef f(x): return 1",
+            "import pytest\nwith pytest.raises(ValueError):\n    f(-1)\nassert f(2) == 1",
+        ),
+        ("def f(x): raise StopIteration", "for got, want in zip(map(f, [4]), [1]):\n    assert got == want"),
+        ("def f(x): raise StopIteration", "assert all(map(lambda c: f(c[0]) == c[1], [(4, 1)]))"),
+        ("class S(StopIteration): pass\ndef f(x): raise S", "assert all(map(lambda c: f(c[0]) == c[1], [(4, 1)]))"),
+        (ALIKE + "Counter = lambda x: A()\ndef f(x): return [1]", "assert Counter(f(4)) == Counter([1, 2])"),
+        (
+            "def Counter(x): return 0\ndef f(x): return [1]",
+            "from solution import *\nassert Counter(f(4)) == Counter([2])",
+        ),
+        ("def fabs(x): return 0\ndef f(x): return 1", "assert fabs(f(4) - 73519.25) < 1e-6"),
+    ],
+)
+def test_an_assertion_is_not_judged_by_what_the_program_returns(code, test, backend):
+    result = score(code, [test], backend=backend)
+    assert result.value == 0.0, result
+
+
+@pytest.mark.parametrize(
+    "tree", ["[]", "['l', {}]", "['i']", "['i', 'zz']", "['q', '0x1', '0x0']", "['D', 'x']", "1", "['o']"]
+)
+@pytest.mark.parametrize("operator", ["", "not ", "None is ", "1 == "])
+def test_a_forged_report_is_a_wrong_answer_and_no_fault(tree, operator):
+    code = (
+        "import json, os, struct\ndef f(x):\n"
+        f"    data = json.dumps({{'index': 0, 'value': {tree}}}).encode()\n"
+        "    os.write(3, struct.pack('!I', len(data)) + data)\n    os._exit(0)"
+    )
+    result = score(code, [f"assert {operator}f(4)"])
+    assert result.value == float(tree == "1" and operator == "1 == "), result
 
 
 HUMANEVAL = {
