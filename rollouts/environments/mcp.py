@@ -167,7 +167,7 @@ class Mcp:
         await _together(one.open() for one in self._connections)
         lists = await _together(one.tools() for one in self._connections)
         tools: list[Tool] = []
-        taken: set[str] = set()
+        taken: dict[str, Any] = {}
         for connection, listed in zip(self._connections, lists, strict=True):
             for one in listed:
                 tool = usable(connection, one, taken, prefix=len(specs) > 1)

@@ -19,6 +19,7 @@ import logging
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -135,6 +136,7 @@ class Connection:
         from mcp.types import CONNECTION_CLOSED, REQUEST_TIMEOUT, CallToolResult
         from pydantic import ValidationError
 
+        begun = time.monotonic()
         try:
             async with asyncio.timeout(self.call_timeout_s + _GRACE_S):
                 result = await self._client.session.call_tool(
@@ -147,11 +149,13 @@ class Connection:
         except TimeoutError:
             raise OutcomeUnknown(f"no result within {self.call_timeout_s:g} s") from None
         except MCPError as error:
-            if error.code == REQUEST_TIMEOUT:
+            # servers use the SDK's own codes and words too: what happened says whose error it is
+            if error.code == REQUEST_TIMEOUT and time.monotonic() - begun > 0.9 * self.call_timeout_s:
                 raise OutcomeUnknown(f"no result within {self.call_timeout_s:g} s") from None
-            if error.code == CONNECTION_CLOSED or "session" in error.message.lower():
+            if error.code == CONNECTION_CLOSED or ("url" in self.spec and "session" in error.message.lower()):
                 await self._check_alive(error)
-                raise OutcomeUnknown(f"the connection broke ({error.message})") from None
+                if error.message == "Connection closed":
+                    raise OutcomeUnknown(f"the connection broke ({error.message})") from None
             return ToolResult(f"{error.message} (code {error.code})", CallStatus.ERROR)
         except ValidationError as error:
             return ToolResult(f"the server's answer cannot be read ({error.error_count()} errors)", CallStatus.ERROR)
@@ -166,7 +170,7 @@ class Connection:
 
     async def _check_alive(self, error: Exception) -> None:
         """After a broken connection: a server that lists its tools again goes on, another one is lost."""
-        if "url" in self.spec and self._holder is not None and not self._holder.done():
+        if self._holder is not None and not self._holder.done():
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(self.connect_timeout_s):
                     await self._client.list_tools(cache_mode="bypass")

@@ -54,15 +54,21 @@ class McpTool:
         return "; ".join(said)
 
 
-def usable(connection: Connection, listed: Any, taken: set[str], *, prefix: bool) -> McpTool | None:
-    """The listed tool under a name that a model can call; None for a second one of the same name and server."""
+def usable(connection: Connection, listed: Any, taken: dict[str, Any], *, prefix: bool) -> McpTool | None:
+    """The listed tool under a name that a model can call; None for a second one of the same name and server.
+
+    `taken` holds the names given so far. Two names that become one (`a.b` and `a/b`, or two Chinese ones) are told
+    apart by a hash.
+    """
     name = str(listed.name)
-    shown = re.sub(r"[^A-Za-z0-9_-]+", "_", f"{connection.name}_{name}" if prefix else name) or "tool"
-    if len(shown) > _MAX_NAME:
-        shown = f"{shown[: _MAX_NAME - 9]}_{hashlib.sha256(shown.encode()).hexdigest()[:8]}"
+    whole = f"{connection.name}_{name}" if prefix else name
+    shown = re.sub(r"[^A-Za-z0-9_-]+", "_", whole) or "tool"
+    digest = hashlib.sha256(repr((connection.name, name)).encode()).hexdigest()[:8]
+    if len(shown) > _MAX_NAME or not shown.strip("_-") or taken.get(shown, (connection, name)) != (connection, name):
+        shown = f"{shown[: _MAX_NAME - 9].rstrip('_') or 'tool'}_{digest}"
     if shown in taken:
         return None
-    taken.add(shown)
+    taken[shown] = (connection, name)
     schema = listed.input_schema if isinstance(listed.input_schema, Mapping) else {}
     validator = _validator(schema)
     function = {

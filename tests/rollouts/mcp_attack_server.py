@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 
+from mcp import MCPError
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ImageContent, TextContent
@@ -31,6 +32,11 @@ def make() -> MCPServer:
     def refuse(why: str) -> str:
         """Fails."""
         raise ToolError(f"no: {why}")
+
+    @server.tool()
+    def protocol_error(code: int, text: str) -> str:
+        """Fails as the protocol's own errors do."""
+        raise MCPError(code=code, message=text)
 
     @server.tool()
     async def slow(seconds: float) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -357,7 +358,7 @@ def listed(schema, name="tool", description="d"):
 
 def a_tool(schema, **options):
     connection = types.SimpleNamespace(name="server")
-    return usable(connection, listed(schema, **options), set(), prefix=False)
+    return usable(connection, listed(schema, **options), {}, prefix=False)
 
 
 @pytest.mark.parametrize(
@@ -387,13 +388,44 @@ def test_a_servers_regular_expression_is_not_run_here():
 
 
 def test_names_that_no_model_can_call_are_changed_and_doubles_left_out():
-    taken: set[str] = set()
+    taken: dict = {}
     connection = types.SimpleNamespace(name="my server")
     first = usable(connection, listed({}, "get/item é"), taken, prefix=True)
     assert first.schema["function"]["name"] == "my_server_get_item_" and first.name == "get/item é"
     assert usable(connection, listed({}, "get/item é"), taken, prefix=True) is None
     long = usable(connection, listed({}, "x" * 200), taken, prefix=False).schema["function"]["name"]
     assert len(long) == 64
+
+
+def test_tools_whose_names_no_model_can_call_are_all_there():
+    names = ["查询", "删除", "a.b", "a/b", "a_b", "a.b"]
+    connection, taken = types.SimpleNamespace(name="s"), {}
+    tools = [usable(connection, listed({}, name), taken, prefix=False) for name in names]
+    assert tools.pop() is None
+    assert [tool.name for tool in tools] == names[:5]
+    shown = [tool.schema["function"]["name"] for tool in tools]
+    assert len(set(shown)) == 5 and shown[2] == "a_b" and all(re.fullmatch("[a-z0-9_]*[a-z0-9]", one) for one in shown)
+
+
+@pytest.mark.parametrize("kind", ["memory", "stdio", "http"])
+def test_an_error_of_the_servers_own_never_ends_the_episode_whatever_its_words_and_code(kind):
+    """The words and codes are those by which the SDK tells of broken connections: a model could cause them at will."""
+    said = {-32602: "training session 12 not found", -32000: "not enough money", -32001: "there is no such order"}
+
+    async def play(spec):
+        environment = Mcp(servers={"attack": spec}, call_timeout_s=20)
+        try:
+            await environment.start(task())
+            for code, text in said.items():
+                answer = await say(environment, "protocol_error", code=code, text=text)
+                assert answer["status"] is CallStatus.ERROR and answer["started"]
+                assert answer["content"] == f"Error: {text} (code {code})"
+            assert (await say(environment, "add", a=1, b=2))["content"] == "3"
+        finally:
+            await environment.close()
+
+    with server(kind) as spec:
+        asyncio.run(play(spec))
 
 
 def test_nested_problems_are_told_with_their_place():
