@@ -11,13 +11,14 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
+from rufus_plugins.algos import rules
 from rufus_plugins.errors import ConfigError, RufusError
 
 
@@ -132,15 +133,7 @@ class GroupFilter:
 
 def group_filter(config: Mapping[str, Any] | None) -> GroupFilter:
     """Builds `rufus.group_filter`; None gives a filter that keeps every group."""
-    config = dict(config or {})
-    known = [f.name for f in fields(GroupFilter)]
-    unknown = sorted(set(config) - set(known))
-    if unknown:
-        raise ConfigError(f"rufus.group_filter has no {', '.join(unknown)}: its fields are {', '.join(known)}")
-    try:
-        return GroupFilter(**config)
-    except TypeError as error:
-        raise ConfigError(f"rufus.group_filter refuses {config}: {error}") from error
+    return rules.build("rufus.group_filter", GroupFilter, rules.section("rufus.group_filter", config))
 
 
 def compare_mean(values: Sequence[float], edge: float) -> int:

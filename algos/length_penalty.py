@@ -8,11 +8,12 @@ the policy sampled (mask 1) over all segments of the rollout, never tool output.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
+from rufus_plugins.algos import rules
 from rufus_plugins.errors import ConfigError
 
 
@@ -41,6 +42,7 @@ class ShortestCorrect:
 
     def __post_init__(self) -> None:
         _check_alpha(self.alpha)
+        _check_cap(self.cap)
         if not self.correct_at > 0:
             raise ConfigError(f"rufus.length_penalty.correct_at must be positive, not {self.correct_at}")
 
@@ -71,6 +73,7 @@ class OverTarget:
 
     def __post_init__(self) -> None:
         _check_alpha(self.alpha)
+        _check_cap(self.cap, above=self.target)
         if self.target < 0:
             raise ConfigError(f"rufus.length_penalty.target is a token count, not {self.target}")
 
@@ -86,26 +89,25 @@ KINDS: dict[str, Any] = {"shortest_correct": ShortestCorrect, "over_target": Ove
 
 def length_penalty(config: Mapping[str, Any] | None) -> LengthPenalty | None:
     """Builds `rufus.length_penalty`: `{kind: shortest_correct | over_target, ...}`; None or no kind: no penalty."""
-    config = dict(config or {})
+    config = rules.section("rufus.length_penalty", config)
     kind = config.pop("kind", None)
     if kind is None:
         if config:
             raise ConfigError(f"rufus.length_penalty has {sorted(config)} but no kind: choose from {sorted(KINDS)}")
         return None
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise ConfigError(f"rufus.length_penalty.kind={kind!r} does not exist: choose from {sorted(KINDS)}")
-    known = [f.name for f in fields(KINDS[kind])]
-    unknown = sorted(set(config) - set(known))
-    if unknown:
-        raise ConfigError(f"rufus.length_penalty ({kind}) has no {', '.join(unknown)}: its fields are {known}")
-    if kind == "over_target" and config.get("target") is None:
-        raise ConfigError("rufus.length_penalty (over_target) needs target: the tokens up to which nothing is taken")
-    return KINDS[kind](**config)
+    return rules.build(f"rufus.length_penalty ({kind})", KINDS[kind], config)
 
 
 def _check_alpha(alpha: float) -> None:
     if not 0 <= alpha <= 1:
         raise ConfigError(f"rufus.length_penalty.alpha lies between 0 and 1 (a reward keeps its sign), not {alpha}")
+
+
+def _check_cap(cap: int | None, above: int = 0) -> None:
+    if cap is not None and not cap > above:
+        raise ConfigError(f"rufus.length_penalty.cap is a token count above {above}, or null, not {cap}")
 
 
 def _share(length: np.ndarray, start: np.ndarray | float, cap: float) -> np.ndarray:

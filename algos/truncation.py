@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rufus_plugins.algos import rules
 from rufus_plugins.errors import ConfigError
 from rufus_plugins.types import Fault, Termination
 
@@ -24,7 +25,7 @@ def masked_terminations(names: Iterable[str] | None) -> frozenset[Termination]:
     """The endings to mask, checked; None gives the default. Infrastructure faults need not be named."""
     if names is None:
         return frozenset(MASKED)
-    if isinstance(names, str):
+    if not isinstance(names, Iterable) or isinstance(names, str | Mapping):
         raise ConfigError(f"rufus.mask_terminations is a list, not {names!r}: write [{names}]")
     choices = [t.value for t in Termination if t.fault is not Fault.INFRASTRUCTURE]
     found = set()
@@ -112,10 +113,7 @@ def response_budget(config: Mapping[str, Any] | None) -> ResponseBudget | None:
     """Builds `rufus.response_budgets`: `{budgets, threshold, patience, move_on}`; None: no schedule."""
     if config is None:
         return None
-    config = dict(config)
-    known = ["budgets", "threshold", "patience", "move_on"]
-    unknown = sorted(set(config) - set(known))
-    if unknown or "budgets" not in config:
-        asked = f"has no {', '.join(unknown)}" if unknown else "needs budgets, for example [65536, 131072]"
-        raise ConfigError(f"rufus.response_budgets {asked}: its fields are {', '.join(known)}")
-    return ResponseBudget(**config)
+    config = rules.section("rufus.response_budgets", config)
+    return rules.build(
+        "rufus.response_budgets", ResponseBudget, config, ("budgets", "threshold", "patience", "move_on")
+    )

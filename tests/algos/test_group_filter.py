@@ -95,7 +95,7 @@ def test_the_curriculum_names_the_side_with_and_without_a_band(values, side):
         ({"max_rounds": 0}, "max_rounds"),
         ({"on_short": "shrug"}, "continue or stop"),
         ({"max_wait_s": 0}, "positive"),
-        ({"low": math.nan}, "finite"),
+        ({"low": math.inf}, "finite"),
     ],
 )
 def test_a_wrong_setting_says_what_is_wrong(config, words):
