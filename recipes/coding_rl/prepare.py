@@ -93,18 +93,22 @@ def statement_digest(statement: str) -> bytes:
 
 def checked_tests(problem: Coding) -> tuple[str, int]:
     """The tests as JSON text, and how many there are. Raises `DataError` as the reward would."""
-    from rufus_plugins.rewards.code_formats import read_tests
+    from rufus_plugins.rewards.code_asserts import split
+    from rufus_plugins.rewards.code_formats import AssertTest, read_tests
 
     if _empty(problem.tests):
         raise Refused("no_tests", "the record has no tests")
     text = dumped(problem.tests)
     try:
-        count = len(read_tests(text, limit=sys.maxsize).tests)
+        tests = read_tests(text, limit=sys.maxsize).tests
+        for test in tests:
+            if isinstance(test, AssertTest):
+                split(test.code, test.entry_point)
     except DataError:
         raise
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
         raise Refused("bad_tests", f"the tests do not read: {type(error).__name__}: {error}") from error
-    return text, count
+    return text, len(tests)
 
 
 def _empty(tests: Any) -> bool:

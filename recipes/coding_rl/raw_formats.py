@@ -1,5 +1,5 @@
 """From the records of public coding sets to (statement, tests): PRIME/Eurus, APPS, LiveCodeBench, assertion lists,
-HumanEval.
+HumanEval, KodCode.
 
 Only the *record* is taken apart here. What the tests themselves mean is `rewards/code_formats.py`, shared with the
 reward, so that preparation and scoring cannot disagree.
@@ -47,6 +47,8 @@ def take_apart(record: Mapping[str, Any]) -> Coding:
     for key in ("test_list", "assertions", "test_cases", "tests"):
         if key in record:
             return _assertions(record, key)
+    if isinstance(record.get("test"), str):
+        return _test_file(record)
     raise Refused("unknown_format", f"no known tests field among {', '.join(map(str, record)) or 'no fields'}")
 
 
@@ -112,11 +114,35 @@ def _humaneval(record: Mapping[str, Any]) -> Coding:
     )
 
 
+def _test_file(record: Mapping[str, Any]) -> Coding:
+    """KodCode: a file of `test_...` functions or classes that imports from `solution`."""
+    return Coding(
+        "test_file",
+        _first(record, "question_id", "task_id", "id"),
+        _text(record.get("data_source")),
+        _statement(record),
+        None,
+        {"test": record["test"]} if record["test"].strip() else None,
+        function=imported(record["test"]),
+    )
+
+
+def imported(test: str) -> str:
+    """The only name that a test file imports from `solution`, "" if it is not one."""
+    try:
+        tree = ast.parse(test)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""
+    lines = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module == "solution"]
+    names = {alias.name for line in lines for alias in line.names} - {"*"}
+    return names.pop() if len(names) == 1 else ""
+
+
 def _assertions(record: Mapping[str, Any], key: str) -> Coding:
     """MBPP and its like: a list of `assert f(x) == y` lines, perhaps with set-up code."""
     tests = record[key]
     if isinstance(tests, str):
-        tests = _json(tests)
+        tests = [tests] if tests.lstrip()[:1] not in ("[", "{", '"') and "assert" in tests else _json(tests)
     if tests is None:
         tests = []
     if isinstance(tests, Mapping):  # PRIME's dictionary under another name

@@ -289,3 +289,22 @@ def test_a_wrong_stage_or_input_is_explained_without_a_traceback(tmp_path, capsy
     assert cli.main(["prepare", "coding_rl", "--input", "nowhere.jsonl", "--output", str(tmp_path / "o")]) == 1
     error = capsys.readouterr().err
     assert "There is no file nowhere.jsonl" in error and "Traceback" not in error
+
+
+@pytest.mark.parametrize("test", ["f(1)", "assert f(1 ==", "def helper():\n    assert f(1) == 1"])
+def test_assertions_that_the_reward_could_not_score_are_set_aside(tmp_path, test):
+    record = {"question": "Write f.", "test_list": ["assert f(1) == 1", test]}
+    prepare(jsonl(tmp_path / "in.jsonl", MBPP, record), tmp_path / "out")
+    assert [row["extra_info"]["format"] for row in rows(tmp_path / "out")] == ["assertions"]
+    [aside] = map(json.loads, (tmp_path / "out" / "set_aside.jsonl").read_text().splitlines())
+    assert aside["reason"] == "bad_tests" and "assert" in aside["detail"]
+
+
+def test_a_test_file_and_an_assertion_that_is_no_list_are_kept(tmp_path):
+    test = "from solution import twice\n\ndef test_two():\n    assert twice(2) == 4\n"
+    records = [{"question": "Double it.", "test": test}, {"question": "Write f.", "test_list": "assert f(1) == 1"}]
+    prepare(jsonl(tmp_path / "in.jsonl", *records), tmp_path / "out")
+    file, line = rows(tmp_path / "out")
+    assert json.loads(file["reward_model"]["ground_truth"]) == {"test": test}
+    assert "Name the function `twice`." in file["prompt"][0]["content"]
+    assert json.loads(line["reward_model"]["ground_truth"]) == ["assert f(1) == 1"]
