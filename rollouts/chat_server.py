@@ -49,7 +49,10 @@ class ChatServer:
         )
 
     async def say(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The answer without its thinking, perhaps empty. Raises `InfrastructureError` if there is none."""
+        """The answer without its thinking; empty if it was cut off or holds no text.
+
+        Raises `InfrastructureError` if there is none.
+        """
         from rufus_plugins.rewards.final_answer import without_thinking
 
         body = {
@@ -59,7 +62,20 @@ class ChatServer:
             "max_tokens": self.max_tokens,
             **(self.extra_body or {}),
         }
-        return (without_thinking(await self._client.complete(body)) or "").strip()
+        said = without_thinking(await self._client.complete(body, _text)) or ""
+        return said.encode("utf-8", "replace").decode().strip()  # half a surrogate pair is no text
+
+
+def _text(raw: bytes) -> tuple[str, dict[str, Any]]:
+    """What a judge must not be asked for again, a sampled message may."""
+    from rufus_plugins.rewards.judges.openai_compatible import Unusable, completion
+
+    try:
+        return completion(raw)
+    except Unusable as error:
+        if error.reason in ("cut_off", "no_text"):
+            return "", {}
+        raise
 
 
 def chat_server(kind: type[Server], config: Mapping[str, Any] | None, where: str) -> Server | None:

@@ -153,12 +153,15 @@ class Toolbox:
 def tool_message(
     call_id: str, name: str, text: str, status: CallStatus = CallStatus.OK, started: bool = True
 ) -> dict[str, Any]:
-    """A tool's answer as environments return it: `status` and `started` are for the rollout's record, not the model."""
+    """A tool's answer as environments return it: `status` and `started` are for the rollout's record, not the model.
+
+    Half a surrogate pair, which no server can be sent and no table can hold, becomes a question mark.
+    """
     return {
         "role": "tool",
         "tool_call_id": call_id,
         "name": name,
-        "content": text,
+        "content": text.encode("utf-8", "replace").decode(),
         "status": CallStatus(status),
         "started": started,
     }

@@ -162,7 +162,7 @@ class OpenAICompatibleJudge:
     async def complete(self, body: dict[str, Any], read: Reader | None = None) -> Any:
         """One chat completion without a verdict, bounded and tried again as a judgement is: its text, or what `read`
         makes of the raw body."""
-        return await self._answer(body, read or _completion)
+        return await self._answer(body, read or completion)
 
     async def aclose(self) -> None:
         """Closes the connections of this event loop."""
@@ -192,7 +192,7 @@ class OpenAICompatibleJudge:
         async with slots:
             try:
                 async with asyncio.timeout(self.timeout_s):
-                    return await self._tries(body, read or _completion)
+                    return await self._tries(body, read or completion)
             except TimeoutError:
                 reason, message = "deadline", f"no answer within {self.timeout_s:g} s"
             except (Unusable, _Unanswered) as error:
@@ -274,7 +274,7 @@ async def _bounded(response: Any) -> bytes:
     return bytes(raw)
 
 
-def _completion(raw: bytes) -> tuple[str, dict[str, Any]]:
+def completion(raw: bytes) -> tuple[str, dict[str, Any]]:
     """Text and usage of a chat completion."""
     try:
         data = json.loads(raw)

@@ -1,7 +1,7 @@
 """The teacher that plays the user: a model behind an OpenAI-compatible server.
 
 It gets the conversation as JSON, in which neither side can forge a turn of the other, and writes the user's next
-message. An unusable message (empty, too long, an end before its time) is asked for again, a few times.
+message. An unusable message (empty, cut off, too long, an end before its time) is asked for again, a few times.
 """
 
 from __future__ import annotations
@@ -63,9 +63,8 @@ class Teacher(ChatServer):
                 return None
             if text and len(text) <= max_chars:
                 return text
-            why = (
-                f"a message of {len(text)} characters" if text else "an end before its time" if ended else "no message"
-            )
+            nothing = "an end before its time" if ended else f"no message, or a cut one (max_tokens={self.max_tokens})"
+            why = f"a message of {len(text)} characters" if text else nothing
         raise InfrastructureError(
             f"the simulated user {self.model} at {self.base_url} gave {why}, {self.unusable} times",
             Termination.ENVIRONMENT_LOST,

@@ -185,6 +185,21 @@ def test_a_teacher_that_gives_no_message_is_our_fault(texts):
     assert rollout.trajectory.termination is Termination.ENVIRONMENT_LOST and "simulated user" in rollout.problem
 
 
+def test_a_message_that_was_cut_off_or_holds_no_text_is_asked_for_again():
+    cut = page({"choices": [{"message": {"content": "cut in the mid"}, "finish_reason": "length"}]})
+    call = page({"choices": [{"message": {"content": None, "tool_calls": []}, "finish_reason": "tool_calls"}]})
+    rollout, server = played([cut, call, "No rain.", "[END]"], "a", "b")
+    assert [m["content"] for m in rollout.trajectory.messages if m["role"] == "user"] == ["No rain."]
+    assert len(server.requests) == 4 and rollout.trajectory.termination is Termination.ANSWERED
+
+
+def test_half_a_surrogate_pair_of_a_teacher_is_no_text():
+    raw = rb'{"choices": [{"message": {"content": "hi \ud83d there"}, "finish_reason": "stop"}]}'
+    rollout, _ = played([page(raw), "[END]"], "a", "b")
+    assert [m["content"] for m in rollout.trajectory.messages if m["role"] == "user"] == ["hi ? there"]
+    assert rollout.trajectory.termination is Termination.ANSWERED
+
+
 def test_a_teacher_that_stalls_is_our_fault_in_time():
     with Server({"/v1/chat/completions": stall}) as server:
         environment = Conversation(

@@ -10,7 +10,7 @@ import pytest
 
 from rufus_plugins.errors import ConfigError, InfrastructureError
 from rufus_plugins.rollouts.environments.functions import Functions
-from rufus_plugins.rollouts.tools import FunctionTool, Toolbox, ToolResult, load, schema_of
+from rufus_plugins.rollouts.tools import FunctionTool, Toolbox, ToolResult, load, schema_of, tool_message
 from rufus_plugins.testing import check_environment
 from rufus_plugins.types import CallStatus, Task, Termination
 
@@ -191,3 +191,7 @@ def test_the_environment_of_functions_keeps_the_contract():
 def test_an_environment_without_tools_says_how_to_get_some():
     with pytest.raises(ConfigError, match="rufus.environment.functions"):
         asyncio.run(Functions().start(TASK))
+
+
+def test_half_a_surrogate_pair_in_a_tools_answer_becomes_a_question_mark():
+    assert tool_message("c", "t", "a\ud83db \U0001f600", CallStatus.OK)["content"] == "a?b \U0001f600"
