@@ -6,7 +6,7 @@ Axion blocks the data from which its questions were made; benchmarks get copied 
 - `example.com/path`: that page and what lies below it;
 - `doc:ID`: a document of the corpus or the retrieval server; `title:TEXT`: by its title.
 
-Addresses are compared without scheme, `www.`, port, fragment, case and percent-encoding. An address that
+Addresses are compared without scheme, `www.`, port, fragment, case, percent-encoding and `..`. An address that
 carries a blocked one inside (web archives, caches, readers, translators) is blocked too.
 """
 
@@ -55,13 +55,17 @@ class Blocklist:
         if self._inside is None:
             return False
         host, path = _address(url)
+        return any(self._reaches(host, one) for one in dict.fromkeys((path, _resolved(path))))
+
+    def _reaches(self, host: str, path: str) -> bool:
         if self._holds(host, path):
             return True
         if host.endswith(".translate.goog"):  # www-example-com.translate.goog, a hyphen doubled
             real = host.removesuffix(".translate.goog").replace("--", "\0").replace("-", ".").replace("\0", "-")
             if self._holds(real.removeprefix("www."), path):
                 return True
-        return any(self._holds(found.group(1), _path(found.group(2))) for found in self._inside.finditer(path))
+        inside = ((found.group(1), _path(found.group(2))) for found in self._inside.finditer(path))
+        return any(self._holds(held, one) for held, below in inside for one in (below, _resolved(below)))
 
     def hides(self, document: Document) -> bool:
         """Whether a result or document is blocked."""
@@ -75,7 +79,7 @@ class Blocklist:
         labels = host.split(".")
         for at in range(len(labels)):
             for blocked in self._pages.get(".".join(labels[at:]), ()):
-                if not blocked or path == blocked or path.startswith((f"{blocked}/", f"{blocked}?")):
+                if not blocked or path == blocked or path.startswith(tuple(f"{blocked}{mark}" for mark in "/?;&")):
                     return True
         return False
 
@@ -109,6 +113,18 @@ def _path(text: str) -> str:
     for _ in range(2):
         text = urllib.parse.unquote(text)
     return re.sub(r"/{2,}(?!\w+\.)", "/", text).strip("/").lower()
+
+
+def _resolved(path: str) -> str:
+    """Without `.` and `..`, as servers read it: a/../b is b."""
+    way, mark, query = path.partition("?")
+    kept: list[str] = []
+    for part in way.split("/"):
+        if part == "..":
+            del kept[-1:]
+        elif part != ".":
+            kept.append(part)
+    return "/".join(kept).strip("/") + mark + query
 
 
 def blocklist(entries: Iterable[str], file: str) -> Blocklist:
