@@ -107,6 +107,18 @@ class EnvironmentHost:
             known.tasks[request.number] = task
         return await self._collect(known)
 
+    def check(self) -> tuple[str, str, str] | None:
+        """What is wrong with the configuration on this machine, as `failure` reads it; None if nothing is."""
+        from rufus_plugins.plugins import registry
+
+        try:
+            environment = registry().build("environment", self.name, self.fields)
+            if hasattr(environment, "preflight"):
+                environment.preflight()
+        except Exception as error:
+            return _failure(error)
+        return None
+
     def state(self) -> dict[str, Any]:
         """For tests, benchmarks and metrics."""
         return {

@@ -221,7 +221,7 @@ def in_process(name: str, config: Mapping[str, Any], rules: PoolRules) -> Enviro
 def launch(name: str, config: Mapping[str, Any], rules: PoolRules, run: str) -> list[Any]:
     """Starts the host actors of a run and returns their handles; they end with the process that holds these.
 
-    Raises `ConfigError` where Ray has no room for them.
+    Raises `ConfigError` where Ray has no room for them, and what the environment's own `preflight()` raises in a host.
     """
     import ray
 
@@ -250,13 +250,14 @@ def launch(name: str, config: Mapping[str, Any], rules: PoolRules, run: str) -> 
         ).remote(name, dict(config), rules.episodes, rules.memory_mb)
         for number in range(rules.hosts)
     ]
-    ready, _ = ray.wait([handle.state.remote() for handle in handles], num_returns=len(handles), timeout=300.0)
+    ready, _ = ray.wait([handle.check.remote() for handle in handles], num_returns=len(handles), timeout=300.0)
     if len(ready) < len(handles):
         raise InfrastructureError(
             f"{len(handles) - len(ready)} of {len(handles)} environment hosts did not start within 300 s: is Ray's CPU "
             f"count used up? rufus.environment_pool.cpus={rules.cpus:g}"
         )
-    ray.get(ready)
+    if wrong := [told for told in ray.get(ready) if told is not None]:
+        raise failure(wrong[0])
     return handles
 
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from rufus_plugins.errors import ConfigError, DataError, InfrastructureError
-from rufus_plugins.rollouts.environments.mcp_servers import UNKNOWN, Connection, check_spec
+from rufus_plugins.rollouts.environments.mcp_servers import UNKNOWN, Connection, check_present, check_spec
 from rufus_plugins.rollouts.environments.mcp_tools import usable
 from rufus_plugins.rollouts.environments.world_data import initial_database, library
 from rufus_plugins.rollouts.environments.world_host import WorldHost, WorldLimits, shared_host
@@ -80,6 +80,16 @@ class Mcp:
         self._host: WorldHost | None = None
         self._episode = uuid.uuid4().hex
         self._before: Path | None = None
+
+    def preflight(self) -> None:
+        """Raises `ConfigError` for a folder of worlds, a program or an object that is not on this machine."""
+        if self.worlds:
+            library(str(self.worlds))
+        for name, spec in self._specs.items():
+            try:
+                check_present(spec)
+            except ConfigError as error:
+                raise ConfigError(f"rufus.environment.servers.{name}: {error}") from error
 
     async def start(self, task: Task) -> Sequence[Message]:
         """Raises `DataError` for a record that names what does not exist."""
@@ -229,6 +239,9 @@ def _own_server(task: Task, spec: Any) -> Mapping[str, Any]:
             "A server elsewhere belongs into rufus.environment.servers, and the record names it by `server`"
         )
     files = {str(k): str(v) for k, v in (spec.get("files") or {}).items() if v is not None}
+    outside = [name for name in files if os.path.isabs(name) or ".." in Path(name).parts]
+    if outside:
+        raise DataError(f"{task.id}: mcp_server.files: {outside[0]!r} leads out of the server's folder")
     return {"command": [str(part) for part in spec["command"]], "files": files, "env": dict(spec.get("env") or {})}
 
 

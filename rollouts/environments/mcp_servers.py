@@ -62,6 +62,14 @@ def check_spec(name: str, spec: Any) -> dict[str, Any]:
     return spec
 
 
+def check_present(spec: Mapping[str, Any]) -> None:
+    """Raises `ConfigError` for a program or an object that is not on this machine. Starts nothing."""
+    if "object" in spec:
+        load_object(str(spec["object"]))
+    elif "command" in spec:
+        trusted(list(spec["command"]), spec.get("cwd") or None, {**os.environ, **(spec.get("env") or {})})
+
+
 @dataclass(eq=False)
 class Connection:
     """Open it, list, call, close; from any task of one event loop."""

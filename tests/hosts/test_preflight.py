@@ -131,6 +131,26 @@ def test_an_environment_that_could_not_play_ends_the_run(config, wrong, said):
         module.preflight(config(*shell, wrong))
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("rufus.environment.worlds=/nowhere", "no folder of AgentWorldModel's JSONL"),
+        ("+rufus.environment.servers.a={command: [no-such-program]}", "servers.a: the MCP server's program 'no-such-"),
+        ("+rufus.environment.servers.a={object: 'no.such:thing'}", "servers.a: the MCP server 'no.such:thing' does"),
+    ],
+)
+def test_servers_and_worlds_that_are_not_there_end_the_run_but_where_hosts_have_them(config, wrong, said):
+    mcp = ("algorithm=gspo", "reward=plain", "environment=mcp")
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        module.preflight(config(*mcp, wrong))
+    module.preflight(config(*mcp, wrong, "rufus.environment_pool={hosts: 1}"))
+
+
+def test_a_pool_without_an_environment_is_refused(config):
+    with pytest.raises(ConfigError, match="rufus.environment_pool is set, but no environment"):
+        module.preflight(config("reward=plain", "rufus.environment_pool={hosts: 1}"))
+
+
 def test_unknown_estimators_and_losses_are_named_with_those_that_exist(config):
     with pytest.raises(ConfigError, match=r"algorithm.adv_estimator=grppo.*grpo"):
         module.preflight(config("reward=plain", "algorithm.adv_estimator=grppo"))

@@ -345,6 +345,8 @@ def test_a_record_that_names_nothing_is_told_what_to_name():
         asyncio.run(start({"server": "x"}))
     with pytest.raises(DataError, match="mcp_server must be"):
         asyncio.run(start({"mcp_server": {"url": "http://169.254.169.254"}}))
+    with pytest.raises(DataError, match=r"'\.\./x' leads out of the server's folder"):  # costs the record, not the run
+        asyncio.run(start({"mcp_server": {"command": ["python3", "s.py"], "files": {"../x": "1"}}}))
     with pytest.raises(DataError, match="no scenario 'nowhere'; there are shop, desk, bank"):
         asyncio.run(start({"world": "Nowhere"}))
 

@@ -135,6 +135,14 @@ def zombie(pid):
         return True
 
 
+def test_what_an_environment_lacks_on_a_hosts_machine_is_told_before_any_episode(hosts):
+    rules = pool.PoolRules(hosts=1, cpus=0.5)
+    with pytest.raises(ConfigError, match="servers.a: the MCP server's program 'no-such-program' is not there"):
+        pool.launch("mcp", {"servers": {"a": {"command": ["no-such-program"]}}}, rules, "lacking")
+    with pytest.raises(ConfigError, match="no field 'world'"):
+        pool.launch("mcp", {"world": "shop"}, rules, "unknown")
+
+
 def test_more_hosts_than_ray_has_room_for_are_refused_before_they_start(hosts):
     with pytest.raises(ConfigError, match="Ray has 4"):
         pool.launch("mcp", {}, pool.PoolRules(hosts=50), "many")

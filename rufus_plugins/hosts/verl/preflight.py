@@ -26,7 +26,12 @@ def preflight(config: Any) -> None:
     from .algorithm_steps import check_rules
 
     chosen = selection.check(config)
+    hosted = selection.section(config)["environment_pool"] is not None
+    if hosted and "environment" not in chosen:
+        raise ConfigError("rufus.environment_pool is set, but no environment is selected: add environment=<name>")
     for kind in chosen:
+        if hosted and kind == "environment":  # the hosts may be other machines than this one: they check it there
+            continue
         part = selection.build(config, kind)
         if hasattr(part, "preflight"):  # for example: no sandbox on this machine, so no untrusted code
             part.preflight()
