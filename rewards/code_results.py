@@ -32,16 +32,17 @@ class Results:
         other -= names
 
     def judged_by_themselves(self, statement: ast.stmt) -> bool:
-        """Whether an operator, a comparison outside `assert`, or a method of plain data works on a result."""
+        """Whether an operator, a comparison outside `assert`, or a method of plain data with arguments works on a
+        result."""
         bound = self._bound(statement)
         orders = _ORDERS[:2] if isinstance(statement, ast.Assert) else _ORDERS
         for node in self._outside_calls(statement):
             if isinstance(node, orders) and self._given(node, bound):
                 return True
+            if isinstance(node, ast.Match) and self._given(node.subject, bound):
+                return True
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _METHODS:
-                result = node.func.value
-                # of a variable, `cache.get(1)` is the interface under test
-                if not isinstance(result, ast.Name) and self._given(result, bound):
+                if (node.args or node.keywords) and self._given(node.func.value, bound):
                     return True
         return False
 

@@ -375,6 +375,8 @@ def test_tolerance_applies_to_results():
         ),
         ("def f(x): return x + 4", "assert f(2) - 6 == 0\nassert sorted(f(i) - i for i in (1, 2)) == [4, 4]", 1, 1),
         ("def f(x): return 'aab'", "assert f(2).count('a') == 2", 1, 1),
+        ("def f(x): return ' a '", "y = f(2)\nassert y.strip() == 'a'\nassert f(1).strip() == 'a'", 1, 0),
+        ("class C(dict):\n    pass", "c = C()\nc[3] = 4\nassert c.get(3, 0) == 4", 1, 1),
         ("def f(x): return x", "x = [0] * 3\ny = x.copy() + [1]\nassert f(y) == [0, 0, 0, 1]", 1, 0),
         ("def f(x): return x", "y = f(3)\nz = y - 1\nassert z == 2", 1, 1),
     ],
@@ -399,6 +401,15 @@ ZERO = "class A:\n    def __sub__(s, o): return 0\n    count = __rsub__ = differ
         (ZERO.replace("A()", "[A()]"), "assert list(map(lambda v: v - 73519, f(1))) == [0]"),
         (ZERO.replace("A:", "A(str):").replace("A()", "A('a')"), "assert f(1).count('a') == 0"),
         (ZERO.replace("A:", "A(set):").replace("A()", "A([2])"), "assert f(1).difference({1}) == 0"),
+        (ZERO.replace("A:", "A(str):").replace("A()", "A('a')"), "y = f(1)\nz = y.count('a')\nassert z == 0"),
+        (
+            "class A(list):\n    def remove(s, o): pass\ndef f(x): return A()",
+            "y = f(4)\ny.remove(73519)\nassert y == []",
+        ),
+        (
+            "class A(int):\n    def __eq__(s, o): return True\ndef f(x): return A(1)",
+            "match f(4):\n    case 73519: ok = 1\n    case _: ok = 0\nassert ok == 1",
+        ),
         (ALIKE + "def f(x): return A()", "y = f(1) == 73519\nassert y is True"),
         (
             "import numpy.testing as t\nt.assert_allclose = print\ndef f(x): return 1",
