@@ -1,5 +1,5 @@
 # make demo    trains a tiny MoE by Coding RL on this machine's CPU (SEED=1 another seed, FRESH=1 from the beginning)
-# make test    the tests, runs of verl's trainer included (make unit: without; make vllm: with the real vLLM)        make lint    ruff        make bench    ours against its peers
+# make test    the tests, runs of verl's trainer included (make unit: without; make vllm, make verifiers: with the real ones)        make lint    ruff        make bench    ours against its peers
 #
 # Needs Linux and Python 3.11 or 3.12, nothing else. Everything is installed into .venv.
 
@@ -14,7 +14,7 @@ DEMO := $(BIN)/python -m rufus_plugins.recipes.demo --seed $(SEED) $(if $(FRESH)
 # TORCH_ARGS="--index-url ..." takes it from another index, for example PyTorch's own index of CPU builds.
 TORCH_ARGS ?=
 
-.PHONY: demo demo-control venv test unit e2e vllm lint bench sandbox clean
+.PHONY: demo demo-control venv test unit e2e vllm verifiers lint bench sandbox clean
 
 demo: $(VENV)/.installed sandbox
 	@exec $(DEMO)
@@ -62,6 +62,10 @@ e2e: $(VENV)/.installed-dev sandbox
 vllm:
 	PYTHON="$(PYTHON)" TORCH_ARGS="$(TORCH_ARGS)" tests/vllm_cpu/run.sh $(VENV)-vllm $(ARGS)
 
+# The real PrimeIntellect verifiers, in a venv of its own (700 MB: it pins another mcp than ours): tasksets as environments and rewards.
+verifiers:
+	PYTHON="$(PYTHON)" tests/verifiers_env/run.sh $(VENV)-verifiers $(ARGS)
+
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -73,4 +77,4 @@ bench: $(VENV)/.installed-dev sandbox
 	done; exit $${failed:-0}
 
 clean:
-	rm -rf $(VENV) $(VENV)-vllm runs
+	rm -rf $(VENV) $(VENV)-vllm $(VENV)-verifiers runs

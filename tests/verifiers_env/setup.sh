@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A virtual environment with the real `verifiers` and this repository (about 700 MB, a minute).
-#   tests/verifiers_env/setup.sh DIR && DIR/bin/python -m pytest -m slow tests/verifiers_env
+#   tests/verifiers_env/setup.sh DIR        (run.sh makes it and runs the tests: `make verifiers`)
 set -euo pipefail
 dir=${1:?usage: setup.sh DIR}
 here=$(cd "$(dirname "$0")/../.." && pwd)
