@@ -24,7 +24,7 @@ from . import hookspecs
 from .errors import ConfigError, PluginError
 from .fields import REQUIRED, Unfit, config_fields, fitted, takes_any
 from .hookspecs import KINDS
-from .shapes import shape_problem
+from .shapes import built_problem, shape_problem
 
 GROUP = "rufus"
 
@@ -134,11 +134,14 @@ class Registry:
         if missing:
             raise ConfigError(f"{kind} {name!r} needs {', '.join(missing)}: set rufus.{kind}.{missing[0]}=...")
         try:
-            return part.factory(**fitted(part.factory, config))
+            built = part.factory(**fitted(part.factory, config))
         except Unfit as error:
             raise ConfigError(f"{kind} {name!r}: rufus.{kind}.{error} ({part.file})") from None
         except (TypeError, ValueError) as error:
             raise ConfigError(f"{kind} {name!r} refuses its config {config}: {error} ({part.file})") from error
+        if not inspect.isclass(part.factory) and (problem := built_problem(kind, built)):
+            raise PluginError(f"plugin {part.plugin!r}: {kind} {name!r}: its factory returned {problem} ({part.file})")
+        return built
 
     def warn(self, stream: Any = None) -> None:
         """Prints the failures, if there are any."""

@@ -49,6 +49,18 @@ def shape_problem(kind: str, name: Any, factory: Any) -> tuple[str, str] | None:
     return None
 
 
+def built_problem(kind: str, built: Any) -> str | None:
+    """Why what a factory that is no class returned cannot be a part of this kind; None if it can."""
+    for method, is_async in _METHODS.get(kind, ()):
+        own = getattr(built, method, None)
+        wanted = f"{'async ' * is_async}{'call' if method == '__call__' else method}"
+        if not callable(own):
+            return f"a {type(built).__name__} without {wanted}"
+        if is_async and not (inspect.iscoroutinefunction(own) or inspect.iscoroutinefunction(built)):
+            return f"a {type(built).__name__} whose {method} is not async"
+    return None
+
+
 _METHODS: dict[str, tuple[tuple[str, bool], ...]] = {
     "reward": (("__call__", True),),
     "judge": (("__call__", True),),

@@ -131,6 +131,29 @@ def register_rewards():
         found.get("reward", "wrong")
 
 
+@pytest.mark.parametrize(
+    ("kind", "returned", "said"),
+    [
+        ("reward", "3", "a int without async call"),
+        ("reward", "lambda trajectory: 1.0", "a function whose __call__ is not async"),
+        ("environment", "object()", "a object without async start"),
+        ("data_filter", "'keep'", "a str without call"),
+    ],
+)
+def test_what_a_factory_function_returns_is_looked_at_before_a_run_uses_it(plugin, kind, returned, said):
+    source = f"from rufus_plugins import hookimpl\n@hookimpl\ndef register_{kind}s():\n"
+    found = load([plugin(source + f"    return {{'short': lambda: {returned}}}\n", "made")])
+    with pytest.raises(PluginError, match=f"(?s)plugin 'made': {kind} 'short': its factory returned {said}.*by_a_test"):
+        found.build(kind, "short")
+
+
+def test_a_factory_function_may_return_an_async_function_or_a_part(plugin):
+    source = HOOK.format("{'one': lambda: score, 'two': lambda: A()}")
+    source += "async def score(trajectory): ...\nclass A:\n    async def __call__(self, trajectory): ...\n"
+    found = load([plugin(source)])
+    assert callable(found.build("reward", "one")) and callable(found.build("reward", "two"))
+
+
 def test_fields_on_a_class_that_is_no_dataclass_are_pointed_out(plugin):
     source = HOOK.format("{'short': A}") + "class A:\n    limit: int = 3\n    async def __call__(self, t): ...\n"
     (failure,) = load([plugin(source)]).failures
