@@ -40,9 +40,16 @@ def call_of(i: int, call: Any) -> dict[str, Any]:
         raise Refused("bad_call", f"a call of message {i} has no name")
     arguments = function.get("arguments", function.get("parameters"))
     made: dict[str, Any] = {"type": "function", "function": {"name": name, "arguments": _arguments(i, name, arguments)}}
-    if isinstance(call.get("id"), str) and call["id"]:
-        made = {"id": call["id"], **made}
+    if own := id_text(call.get("id")):
+        made = {"id": own, **made}
     return made
+
+
+def id_text(value: Any) -> str | None:
+    """An id of a call as text; some sources number their calls."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return value if isinstance(value, str) and value else None
 
 
 def _arguments(i: int, name: str, arguments: Any) -> str:
@@ -98,7 +105,7 @@ def merged_calls(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def link_results(messages: list[dict[str, Any]], notes: Counter[str]) -> None:
-    """Gives every call an id and every result the id and name of its call, in order where the source has none."""
+    """Gives every call an id and every result the id and name of its call: by id, else by name, else in order."""
     numbers = itertools.count()
     waiting: list[dict[str, Any]] = []
     in_text = False
@@ -113,7 +120,9 @@ def link_results(messages: list[dict[str, Any]], notes: Counter[str]) -> None:
         else:
             own = message.get("tool_call_id")
             call = next((c for c in waiting if own is not None and c.get("id") == own), None)
-            call = call or next((c for c in waiting if own is None or "id" not in c), None)
+            free = [c for c in waiting if own is None or "id" not in c]
+            call = call or next((c for c in free if c["function"]["name"] == message.get("name")), None)
+            call = call or next(iter(free), None)
             if call is None:
                 raise Refused("orphan_tool_result", f"message {i} is a tool result without a call before it")
             waiting = [c for c in waiting if c is not call]
@@ -152,6 +161,10 @@ def several(value: Any) -> Sequence[Any]:
 
 def parsed(text: str, reason: str, what: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise Refused(reason, f"{what}: no JSON: {error}") from error
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is none of JSON's values")

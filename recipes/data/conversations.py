@@ -20,6 +20,7 @@ from rufus_plugins.recipes.data.conversation_calls import (
     call_of,
     calls_in_text,
     calls_of,
+    id_text,
     link_results,
     merged_calls,
     parsed,
@@ -94,9 +95,12 @@ def _given(record: Mapping[str, Any]) -> list[Any]:
             break
     if found is None:
         found = _pair(record)
-    system = record.get("system") or record.get("system_prompt")
-    if isinstance(system, str) and system.strip() and not any(_role_of(m) == "system" for m in found[:1]):
-        found.insert(0, {"role": "system", "content": system})
+    system = _text_field(record, "system") or _text_field(record, "system_prompt")
+    if system.strip():
+        if not any(_role_of(m) == "system" for m in found[:1]):
+            found.insert(0, {"role": "system", "content": system})
+        elif system.strip() != _content(0, found[0])[0].strip():
+            raise Refused("two_systems", "the record has a system prompt in a field and another one in its messages")
     return found
 
 
@@ -129,14 +133,19 @@ def _text_field(record: Mapping[str, Any], key: str) -> str:
 def _role_of(message: Any) -> str | None:
     if not isinstance(message, Mapping):
         return None
-    name = message.get("role", message.get("from"))
+    name = _first(message, "role", "from")
     return ROLES.get(name.strip().lower()) if isinstance(name, str) else None
+
+
+def _first(holder: Mapping[str, Any], *keys: str) -> Any:
+    """The first of these fields that is not null: Parquet fills the fields of other shapes with nulls."""
+    return next((holder[key] for key in keys if holder.get(key) is not None), None)
 
 
 def _message(i: int, message: Mapping[str, Any], tools: Any, notes: Counter[str]) -> list[dict[str, Any]]:
     role = _role_of(message)
     if role is None:
-        raise Refused("unknown_role", f"message {i} is from {message.get('role', message.get('from'))!r}")
+        raise Refused("unknown_role", f"message {i} is from {_first(message, 'role', 'from')!r}")
     content, thought = _content(i, message)
     train = _override(i, message)
     if role in ("system", "user"):
@@ -149,11 +158,11 @@ def _message(i: int, message: Mapping[str, Any], tools: Any, notes: Counter[str]
         return [made]
     if role == "tool":
         results = responses(content)
-        name, call_id = message.get("name"), message.get("tool_call_id")
+        name, call_id = message.get("name"), id_text(message.get("tool_call_id"))
         made = {"role": "tool", "content": content if results is None or len(results) != 1 else results[0]}
         if results is not None and len(results) > 1:
             return [{"role": "tool", "content": text} for text in results]
-        if isinstance(call_id, str) and call_id:
+        if call_id:
             made["tool_call_id"] = call_id
         if isinstance(name, str) and name:
             made["name"] = name
@@ -194,7 +203,11 @@ def _assistant(
 def _content(i: int, message: Mapping[str, Any]) -> tuple[str, str | None]:
     """(text, reasoning of a field or part)."""
     thoughts = [t for k in REASONING if isinstance(t := message.get(k), str) and t.strip()]
-    value = message.get("content", message.get("value", message.get("text")))
+    if odd := next((k for k in REASONING if isinstance(message.get(k), (list, tuple, Mapping)) and message[k]), None):
+        raise Refused("bad_content", f"{odd} of message {i} is a {type(message[odd]).__name__}")
+    value = _first(message, "content", "value", "text")
+    if _role_of(message) == "tool" and isinstance(value, (list, tuple)) and not all(map(_is_part, value)):
+        value = json.dumps(value, ensure_ascii=False)
     if isinstance(value, (list, tuple)):
         texts = []
         for part in value:
@@ -209,7 +222,8 @@ def _content(i: int, message: Mapping[str, Any]) -> tuple[str, str | None]:
             elif kind in ("thinking", "reasoning") and isinstance(text := part.get(kind, part.get("text")), str):
                 thoughts.append(text)
             else:
-                raise Refused("media" if kind else "bad_content", f"message {i} has a part of type {kind!r}")
+                media = any(word in str(kind).lower() for word in MEDIA)
+                raise Refused("media" if media else "bad_content", f"message {i} has a part of type {kind!r}")
         value = "".join(texts)
     if value is None:
         value = ""
@@ -222,6 +236,10 @@ def _content(i: int, message: Mapping[str, Any]) -> tuple[str, str | None]:
         raise Refused("two_reasonings", f"message {i} has two different reasonings")
     thought = "\n".join(dict.fromkeys(thoughts)) if thoughts else None
     return value, thought
+
+
+def _is_part(part: Any) -> bool:
+    return isinstance(part, str) or (isinstance(part, Mapping) and isinstance(part.get("type"), str))
 
 
 def _override(i: int, message: Mapping[str, Any]) -> bool | None:

@@ -54,6 +54,7 @@ class Normalise(RecordTool):
     """Name of the origin; default: the record's own data_source or source."""
 
     name = "normalise"
+    version = 2
     schema = staticmethod(schema)
 
     def record(self, raw: Raw) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rufus_plugins.errors import ConfigError
 from rufus_plugins.recipes.data.records import Refused
 
 ENTER, ASSIGNED, LEAVE = "rufus_enter_", "rufus_assigned_", "rufus_leave_"
@@ -88,7 +89,7 @@ def render(
     """The text and its spans `(message, start, end)`.
 
     Raises `Refused`: "template_refuses" with the template's own words, "untraceable" where an assistant's turn is
-    written with the text of another message in it.
+    written with the text of another message in it. `ConfigError` for a template that is no Jinja.
     """
     compiled = _compiled(template)
     watched = [_Watched(message) for message in messages]
@@ -123,10 +124,14 @@ def _check_reads(text: str, messages: Sequence[Mapping[str, Any]], spans: Spans)
 
 @functools.lru_cache(maxsize=16)
 def _compiled(template: str) -> Any:
-    from jinja2 import nodes
+    from jinja2 import TemplateError, nodes
     from transformers.utils.chat_template_utils import _compile_jinja_template
 
-    environment = _compile_jinja_template(template).environment
+    try:
+        environment = _compile_jinja_template(template).environment
+    except TemplateError as error:
+        where = f"line {error.lineno}: " if getattr(error, "lineno", None) else ""
+        raise ConfigError(f"The chat template cannot be read: {where}{error.message}") from error
     tree = environment.parse(template)
     for number, loop in enumerate(list(tree.find_all(nodes.For))):
         _instrument(nodes, tree, loop, number)

@@ -170,6 +170,41 @@ def test_results_follow_their_calls_by_id_and_else_in_order():
     assert messages[2]["name"] == "a"
 
 
+@pytest.mark.parametrize("ids", [{}, {"a": "1", "b": "2"}])
+def test_results_that_say_a_name_only_go_to_the_call_of_that_name(ids):
+    calls = [{"function": {"name": n, "arguments": "{}"}} | ({"id": ids[n]} if ids else {}) for n in "ab"]
+    results = [{"role": "tool", "name": n, "content": f"of {n}"} for n in "ba"]
+    messages, _ = read({"messages": [USER, {"role": "assistant", "content": None, "tool_calls": calls}, *results]})
+    called = {c["id"]: c["function"]["name"] for c in messages[1]["tool_calls"]}
+    assert [(called[m["tool_call_id"]], m["content"]) for m in messages[2:]] == [("b", "of b"), ("a", "of a")]
+
+
+def test_numbers_are_ids_as_well():
+    calls = [{"id": i, "function": {"name": n, "arguments": "{}"}} for i, n in enumerate("ab")]
+    results = [{"role": "tool", "tool_call_id": i, "content": f"of {'ab'[i]}"} for i in (1, 0)]
+    messages, _ = read({"messages": [USER, {"role": "assistant", "content": None, "tool_calls": calls}, *results]})
+    assert [c["id"] for c in messages[1]["tool_calls"]] == ["0", "1"]
+    assert [(m["name"], m["content"]) for m in messages[2:]] == [("b", "of b"), ("a", "of a")]
+
+
+def test_fields_of_another_shape_that_parquet_filled_with_nulls_do_not_hide_ones_that_are_there():
+    nulls = {"role": None, "content": None}
+    turns = [{"from": "human", "value": "x", **nulls}, {"from": "gpt", "value": "y", **nulls}]
+    messages, _ = read({"messages": turns})
+    assert messages == [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
+
+
+def test_a_result_that_is_a_list_of_anything_is_its_json():
+    calls = [{"function": {"name": "f", "arguments": {}}}]
+    said = [USER, {"role": "assistant", "tool_calls": calls}, {"role": "tool", "content": [{"temp": 3}, 4]}]
+    assert read({"messages": said})[0][2]["content"] == '[{"temp": 3}, 4]'
+
+
+def test_a_system_prompt_that_is_given_twice_is_one():
+    said = [{"role": "system", "content": "Be brief."}, USER, ANSWER]
+    assert read({"system": " Be brief.", "messages": said})[0] == said
+
+
 def test_an_override_keeps_its_meaning_under_every_name():
     for key, value, expected in (
         ("train", False, False),
@@ -208,6 +243,11 @@ USER, ANSWER = {"role": "user", "content": "x"}, {"role": "assistant", "content"
         ("orphan_tool_result", {"messages": [USER, {"role": "tool", "content": "r"}, ANSWER]}),
         ("bad_arguments", openai(tool_calls=[{"function": {"name": "f", "arguments": "{oops"}}])),
         ("bad_arguments", openai(tool_calls=[{"function": {"name": "f", "arguments": [1]}}])),
+        ("bad_arguments", openai(tool_calls=[{"function": {"name": "f", "arguments": '{"a": NaN}'}}])),
+        ("two_systems", {"system": "A", "messages": [{"role": "system", "content": "B"}, USER, ANSWER]}),
+        ("bad_content", {"system": ["A"], "messages": [USER, ANSWER]}),
+        ("bad_content", {"messages": [USER, ANSWER | {"reasoning": ["because"]}]}),
+        ("bad_content", {"messages": [USER, ANSWER | {"content": [{"type": "tool_use", "id": "1"}]}]}),
         ("bad_call", openai(tool_calls=[{"function": {"arguments": "{}"}}])),
         ("malformed_call", {"messages": said('<tool_call>{"name": "f", </tool_call>')}),
         ("unclosed_thinking", {"messages": [USER, {"role": "assistant", "content": "<think>and so on"}]}),

@@ -372,3 +372,9 @@ def test_settings_that_cannot_work_are_refused_before_any_work():
         SFTTokenizer(tokenizer("chatml"), stop_tokens=["<|never|>"])
     with pytest.raises(ConfigError, match="cannot be loaded"):
         SFTTokenizer("./no/such/folder")
+
+
+@pytest.mark.parametrize("template", ["{% for m in messages %}", "{{ messages | no_such_filter }}", "{{ 1 + }}"])
+def test_a_template_that_is_no_jinja_is_said_once_and_not_for_each_record(template):
+    with pytest.raises(ConfigError, match="chat template cannot be read: line 1: "):
+        SFTTokenizer(with_template(template))([USER, ANSWER])
