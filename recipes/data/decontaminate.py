@@ -83,6 +83,7 @@ class Decontaminate(RecordTool):
 
     keeps_rejected = False
     name = "decontaminate"
+    version = 2
 
     def __post_init__(self) -> None:
         self._benchmarks = [Benchmark.parse(text) for text in self.benchmarks]
@@ -242,6 +243,7 @@ class Screening(RecordTool):
 
     keeps_rejected = False
     name = "screening"
+    version = 2
 
     def start(self) -> None:
         if self.retrieval is not None and self.embed is None:

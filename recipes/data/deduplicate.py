@@ -44,6 +44,7 @@ class Deduplicate(RecordTool):
     seed: int = 1
 
     name = "deduplicate"
+    version = 2
 
     def __post_init__(self) -> None:
         if not 0.1 <= self.threshold <= 1:
@@ -136,6 +137,7 @@ class Sketch(RecordTool):
     seed: int = 1
 
     name = "sketch"
+    version = 2
 
     def batch(self, raws: Sequence[Raw]) -> Iterator[Mapping[str, Any] | SetAside]:
         numbers, where, exact = [], [], []

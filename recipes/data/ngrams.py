@@ -1,7 +1,8 @@
 """Texts as hashed words and n-grams, equal in every process: what decontamination and deduplication compare.
 
-Normalisation: Unicode compatibility forms (NFKD), case folded, marks, invisible characters and apostrophes dropped,
-digits of any script as ASCII, everything that is no letter or digit a blank. In scripts that write no blanks between
+Normalisation: HTML's entities read, Unicode compatibility forms (NFKD), case folded, marks, invisible characters and
+apostrophes dropped, digits of any script as ASCII, letters that look like Latin ones as these, everything that is no
+letter or digit a blank. In scripts that write no blanks between
 words (Han, kana, Thai, Lao, Khmer, Burmese) a character is a word.
 
 A word is 64 bits of BLAKE2b, an n-gram the polynomial of its words modulo 2^64, computed for a whole batch at once.
@@ -10,6 +11,7 @@ A word is 64 bits of BLAKE2b, an n-gram the polynomial of its words modulo 2^64,
 from __future__ import annotations
 
 import hashlib
+import html
 import unicodedata
 from collections.abc import Sequence
 from typing import Any
@@ -27,6 +29,11 @@ _APOSTROPHES = "'\u2019\u2018\u02bc\u02b9\u2032"
 _ASCII = bytes(
     ord(chr(c).lower()) if c < 128 and chr(c).isalnum() else 32 for c in range(256)
 )  # fmt: skip
+_ALIKE = dict(
+    zip("аеорсухіјѕһԁԛԝвкмнтӏ" + "αεικνορτυχϲ" + "ı", "aeopcyxijshdqwbkmhtl" + "aeiknoptuxc" + "i", strict=True)
+)
+"""Cyrillic and Greek letters, folded, that stand in for Latin ones where somebody hides a text. It changes real Russian
+and Greek on both sides alike. Ours."""
 _UNSPACED = (
     (0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF),
     (0x20000, 0x3FFFF),
@@ -38,7 +45,9 @@ class _Letters(dict[int, str | None]):
 
     def __missing__(self, code: int) -> str | None:
         letter, kind = chr(code), unicodedata.category(chr(code))
-        if letter in _APOSTROPHES or kind in ("Mn", "Me", "Cf"):
+        if letter in _ALIKE:
+            made = _ALIKE[letter]
+        elif letter in _APOSTROPHES or kind in ("Mn", "Me", "Cf"):
             made = None
         elif letter.isdecimal():
             made = str(unicodedata.decimal(letter))
@@ -57,6 +66,8 @@ _LETTERS = _Letters()
 
 def words(text: str) -> list[bytes]:
     """The normalised words of a text, in UTF-8."""
+    if "&" in text:
+        text = html.unescape(text)
     if text.isascii():
         return text.encode("ascii").translate(_ASCII, b"'").split()
     # folding can bring back composed letters (U+0390 and its like), hence twice

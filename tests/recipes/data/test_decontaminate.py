@@ -56,6 +56,7 @@ def test_words_do_not_depend_on_case_punctuation_blanks_or_form():
     )
     assert words("zero\u200bwidth soft\u00adhyphen") == [b"zerowidth", b"softhyphen"]
     assert words("\u6771\u4eac\u306f") == [c.encode() for c in "\u6771\u4eac\u306f"]
+    assert words("\u0421af\u0435 m\u03b1p it\u2019s") == words("cafe map its") == words("Cafe&nbsp;map it&#39;s")
     assert words("\ud800 lone") == [b"lone"] and words("\u0661\u0662") == [b"12"]
 
 
@@ -284,3 +285,23 @@ def test_records_of_no_shape_are_read_as_far_as_they_go(tmp_path, bench):
     hidden = [{"messages": [{"role": "assistant", "tool_calls": calls}]}, {"text": "\ud800 " + QUESTIONS[1]}]
     manifest, kept = run(tmp_path, [*odd, *hidden], bench, retrieval=("b",))
     assert manifest["set_aside"] == {"contaminated_sample": 2, "bad_text": 1} and len(kept) == 4
+
+
+def test_no_part_of_what_is_trained_on_hides_a_question(tmp_path, bench):
+    spread = QUESTIONS[0].replace(" ", "\n")  # in JSON text the line breaks are letters
+    plain = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
+    asked = [{"role": "user", "content": spread}, plain[1]]
+    given = {"name": "f", "arguments": json.dumps({"q": spread})}
+    hidden = [
+        {"system": QUESTIONS[0], "messages": plain},
+        {"system_prompt": QUESTIONS[0], "conversations": [{"from": "human", "value": "x"}]},
+        {"messages": json.dumps(asked)},
+        {"instruction": "Go on.", "output": "y", "history": [[QUESTIONS[0], "a"]]},
+        {"messages": [plain[0], {"role": "assistant", "content": "", "function_call": given}]},
+        {"messages": [plain[0], {"role": "assistant", "content": "", "tool_calls": [{"function": given}]}]},
+        {"messages": [plain[0], {"role": "tool", "content": {"found": [{"page": spread}]}}]},
+        {"messages": [{"role": "user", "content": QUESTIONS[0].replace("a", "\u0430").replace("o", "\u043e")}]},
+    ]
+    kept = [{"system": "x", "messages": plain}, {"messages": json.dumps(plain)}, {"text": "[1] {a}"}]
+    manifest, left = run(tmp_path, hidden + kept, bench)
+    assert left == kept and manifest["set_aside"] == {"contaminated_sample": len(hidden)}
