@@ -50,6 +50,12 @@ class PoolRules:
                 raise ConfigError(f"rufus.environment_pool.{name}={getattr(self, name)}: a positive number")
         if self.cpus < 0 or (self.memory_mb is not None and self.memory_mb <= 0):
             raise ConfigError("rufus.environment_pool: cpus is not negative, memory_mb positive or null")
+        for name, amount in self.resources.items():
+            if name in ("CPU", "GPU", "memory", "object_store_memory") or amount <= 0:
+                raise ConfigError(
+                    f"rufus.environment_pool.resources={dict(self.resources)}: positive amounts of your own resources "
+                    "(ray start --resources=...); CPUs are `cpus`"
+                )
 
 
 def pool_rules(given: Mapping[str, Any] | None) -> PoolRules | None:
@@ -57,6 +63,8 @@ def pool_rules(given: Mapping[str, Any] | None) -> PoolRules | None:
     if given is None:
         return None
     known = [one.name for one in fields(PoolRules)]
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"rufus.environment_pool={given!r}: a mapping with fields of {', '.join(known)}, or null")
     unknown = sorted(set(given) - set(known))
     if unknown:
         raise ConfigError(f"rufus.environment_pool has no {', '.join(unknown)}: its fields are {', '.join(known)}")

@@ -70,8 +70,9 @@ class Mcp:
     folder of the user under the temporary directory."""
 
     def __post_init__(self) -> None:
-        for name in ("call_timeout_s", "connect_timeout_s", "max_result_chars", "max_worlds", "memory_mb", "disk_mb"):
-            if getattr(self, name) <= 0:
+        positive = ("call_timeout_s", "connect_timeout_s", "max_result_chars", "max_worlds")
+        for name in (*positive, "memory_mb", "disk_mb", "cpu_s"):
+            if not getattr(self, name) > 0:
                 raise ConfigError(f"rufus.environment.{name}={getattr(self, name)}: a positive number")
         self._specs = {str(name): check_spec(str(name), spec) for name, spec in self.servers.items()}
         self.tools: Sequence[Mapping[str, Any]] = ()

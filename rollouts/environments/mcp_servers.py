@@ -59,6 +59,12 @@ def check_spec(name: str, spec: Any) -> dict[str, Any]:
         command = spec["command"]
         if isinstance(command, str) or not all(isinstance(part, str) for part in command):
             raise ConfigError(f"{where}.command is a list of words, like [python, server.py]; not {command!r}")
+    for key in ("env", "headers"):
+        given = spec.get(key) or {}
+        if not isinstance(given, Mapping) or not all(isinstance(v, str) for pair in given.items() for v in pair):
+            raise ConfigError(f"{where}.{key} is {given!r}; it is a mapping of texts to texts (quote numbers)")
+    if "url" in spec and not str(spec["url"]).startswith(("http://", "https://")):
+        raise ConfigError(f"{where}.url={spec['url']!r} is no http(s) address")
     return spec
 
 
@@ -67,6 +73,8 @@ def check_present(spec: Mapping[str, Any]) -> None:
     if "object" in spec:
         load_object(str(spec["object"]))
     elif "command" in spec:
+        if spec.get("cwd") and not os.path.isdir(str(spec["cwd"])):
+            raise ConfigError(f"cwd={spec['cwd']!r} is no folder")
         trusted(list(spec["command"]), spec.get("cwd") or None, {**os.environ, **(spec.get("env") or {})})
 
 

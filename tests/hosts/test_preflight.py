@@ -136,6 +136,7 @@ def test_an_environment_that_could_not_play_ends_the_run(config, wrong, said):
     [
         ("rufus.environment.worlds=/nowhere", "no folder of AgentWorldModel's JSONL"),
         ("+rufus.environment.servers.a={command: [no-such-program]}", "servers.a: the MCP server's program 'no-such-"),
+        ("+rufus.environment.servers.a={command: [sh], cwd: /nowhere}", "servers.a: cwd='/nowhere' is no folder"),
         ("+rufus.environment.servers.a={object: 'no.such:thing'}", "servers.a: the MCP server 'no.such:thing' does"),
     ],
 )

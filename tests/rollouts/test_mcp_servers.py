@@ -301,12 +301,22 @@ def test_the_environment_keeps_the_contract():
         ({"a": "http://x"}, "is a mapping with one of object, command, url"),
         ({"a": {}}, "needs exactly one of"),
         ({"a": {"command": "python x.py"}}, "a list of words"),
+        ({"a": {"url": "ftp://x"}}, "is no http"),
+        ({"a": {"url": "http://x", "headers": "no"}}, "headers is 'no'; it is a mapping of texts"),
+        ({"a": {"command": ["python"], "env": {"A": 1}}}, "quote numbers"),
         ({"a": {"url": "http://x", "env": {}}}, "there is no 'env' for a server with url; fields: url, headers"),
     ],
 )
 def test_a_wrong_server_is_told_when_the_environment_is_built(servers, message):
     with pytest.raises(ConfigError, match=message):
         Mcp(servers=servers)
+
+
+@pytest.mark.parametrize("field", ["cpu_s", "disk_mb", "call_timeout_s"])
+@pytest.mark.parametrize("value", [0, -1, float("nan")])
+def test_limits_are_positive(field, value):
+    with pytest.raises(ConfigError, match=f"{field}=.*: a positive number"):
+        Mcp(**{field: value})
 
 
 @pytest.mark.parametrize(

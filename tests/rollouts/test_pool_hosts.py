@@ -255,3 +255,9 @@ def test_wrong_rules_say_what_exists(given, said):
 
 def test_no_rules_mean_no_pool():
     assert pool.pool_rules(None) is None
+
+
+@pytest.mark.parametrize("given", [True, [1], "yes", {"resources": {"own": -1.0}}, {"resources": {"GPU": 1.0}}])
+def test_a_pool_of_the_wrong_shape_is_told(given):
+    with pytest.raises(ConfigError, match="rufus.environment_pool"):
+        pool.pool_rules(given)
