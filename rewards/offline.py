@@ -59,7 +59,9 @@ def trajectory_of(record: Mapping[str, Any], number: int) -> Trajectory:
     if not all(isinstance(part, list) and all(isinstance(m, Mapping) for m in part) for part in (messages, prompt)):
         raise DataError("messages and prompt must be lists of {role, content}")
     first = next((i for i, m in enumerate(messages) if m.get("role") == "assistant"), len(messages))
-    extra = record.get("extra") or {}
+    extra, artifacts = record.get("extra") or {}, record.get("artifacts") or {}
+    if not isinstance(artifacts, Mapping):
+        raise DataError(f"artifacts must be an object, not {type(artifacts).__name__}")
     try:
         ending = Termination(record.get("termination", "answered"))
         calls = [
@@ -81,7 +83,7 @@ def trajectory_of(record: Mapping[str, Any], number: int) -> Trajectory:
         task,
         messages=messages[first:],
         tool_calls=calls,
-        artifacts=record.get("artifacts") or {},
+        artifacts=artifacts,
         termination=ending,
         turns=sum(m.get("role") == "assistant" for m in messages) or 1,
     )

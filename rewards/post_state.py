@@ -7,7 +7,8 @@
   `{"verification": {"code": SOURCE}}`, are the same.
 - `{"sql": [CONDITION, ...]}`, a condition being `{"query": SQL, "equals": VALUE}`, `{"query": SQL, "rows": [[...]],
   "ordered": false}` or `{"query": SQL}` (gives something true): all must hold on the final database, in which the
-  initial one is attached as `before`.
+  initial one is attached as `before`. A query that only the final state breaks does not hold; one that no database
+  could answer (no SQL, two statements, a write) makes the record unusable.
 
 Both run in the sandbox on copies. The explanation shows what changed between the two states, row by row. A verifier
 that raises on the final state, but not on the untouched one, was broken by what the agent did: 0. One that raises on
@@ -30,6 +31,7 @@ from rufus_plugins.rewards.final_answer import without_thinking
 from rufus_plugins.types import Fault, Score, Termination, Trajectory
 
 _MODULE = "rufus_plugins.rewards.post_state_jail"
+_CONDITION_KEYS = {"query", "equals", "rows", "ordered", "name", "description"}
 _DRIVER = f"from {_MODULE} import main\nmain()\n"
 
 
@@ -84,7 +86,8 @@ class PostState:
                 f"a database of {size_mb} MiB is more than the sandbox takes (28 MiB)", Termination.REWARD_FAILED
             )
         mark = secrets.token_hex(16)
-        head = json.dumps(given | {"mark": mark, "sizes": [len(before), len(after)]}).encode() + b"\n"
+        sizes = [len(before), len(after)]
+        head = json.dumps(given | {"mark": mark, "sizes": sizes, "timeout_s": self.timeout_s}).encode() + b"\n"
         limits = Limits(wall_s=self.timeout_s, memory_mb=self.memory_mb)
         pool = shared([_MODULE, "sqlite3"], workers=self.workers)
         outcome = await pool.run(_DRIVER, head + before + after, limits)
@@ -117,17 +120,34 @@ def _conditions(truth: Any) -> dict[str, Any]:
             and sql
             and all(isinstance(c, Mapping) and isinstance(c.get("query"), str) for c in sql)
         ):
-            return {"sql": [dict(c) for c in sql]}
+            return {"sql": [_condition(c) for c in sql]}
     raise DataError(
         f"post_state: ground_truth must be {{verifier: SOURCE}} or {{sql: [{{query, ...}}]}}, not {truth!r:.300}"
     )
 
 
+def _condition(given: Mapping[str, Any]) -> dict[str, Any]:
+    """One SQL condition, checked. `rows` and `ordered` that are null are absent, as Parquet fills them in."""
+    condition = {k: v for k, v in given.items() if v is not None or k == "equals"}
+    unknown = sorted(condition.keys() - _CONDITION_KEYS)
+    if unknown:
+        raise DataError(f"post_state: a condition has the unknown keys {unknown}; known: {sorted(_CONDITION_KEYS)}")
+    rows = condition.get("rows", [])
+    plain = (str, int, float, type(None))
+    if not isinstance(rows, list) or not all(
+        isinstance(r, list) and all(isinstance(v, plain) for v in r) for r in rows
+    ):
+        raise DataError(f"post_state: rows is a list of lists of plain values, not {rows!r:.200}")
+    if not isinstance(condition.get("equals"), plain) or not isinstance(condition.get("ordered", False), bool):
+        raise DataError(f"post_state: equals is a plain value and ordered true or false: {given!r:.200}")
+    return condition
+
+
 def _database(trajectory: Trajectory, name: str) -> bytes:
     path = trajectory.artifacts.get(name)
-    if path is None:
+    if not isinstance(path, str | Path):
         raise InfrastructureError(
-            f"the trajectory has no artifacts[{name!r}]; it has {sorted(trajectory.artifacts)}",
+            f"artifacts[{name!r}] is {path!r:.100} and no path; there are {sorted(trajectory.artifacts)}",
             Termination.ENVIRONMENT_LOST,
         )
     try:

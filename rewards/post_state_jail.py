@@ -11,6 +11,8 @@ import os
 import re
 import sqlite3
 import sys
+import time
+from collections import Counter
 from typing import Any
 
 _MAX_LINES, _MAX_ROWS, _MAX_VALUE = 60, 20_000, 80
@@ -29,7 +31,7 @@ def main() -> None:
     except sqlite3.Error as error:
         said["unreadable"] = str(error)[:300]
     if "sql" in given and "unreadable" not in said:
-        said |= _conditions(given["sql"])
+        said |= _conditions(given["sql"], given["timeout_s"])
     elif "verifier" in given:
         said |= _verified(given["verifier"], given["answer"])
     sys.stdout.flush()
@@ -47,7 +49,8 @@ def _verified(source: str, answer: str) -> dict[str, Any]:
     if not named:
         return {"broken": "has no function verify_..."}
     take = named[0]
-    count = len(inspect.signature(take).parameters)
+    kinds = [p.kind for p in inspect.signature(take).parameters.values()]
+    count = 3 if inspect.Parameter.VAR_POSITIONAL in kinds else sum(k <= k.POSITIONAL_OR_KEYWORD for k in kinds)
 
     def call(after: str) -> Any:
         return take(*("before.db", after, answer)[: max(2, min(3, count))])
@@ -69,32 +72,52 @@ def _verified(source: str, answer: str) -> dict[str, Any]:
     return {"broken": f"returned {value!r}"[:300] + "; it must return {'result': 'complete' | 'others'}"}
 
 
-def _conditions(conditions: list[dict[str, Any]]) -> dict[str, Any]:
+def _conditions(conditions: list[dict[str, Any]], timeout_s: float) -> dict[str, Any]:
+    """What each condition found. `broken`: a query that is none, on any database.
+
+    The model wrote the final database (a view of it may have no end), so a query that fails there only, or takes half
+    of the time, does not hold. A table or column that both databases lack may be what the task asks for.
+    """
+    final, untouched = _opened("after.db", timeout_s / 2), _opened("before.db", timeout_s / 4)
+    gone = _names(final, "before") - _names(final, "main")
     held = []
-    with sqlite3.connect("file:after.db?mode=ro", uri=True) as connection:
-        connection.execute("ATTACH DATABASE 'file:before.db?mode=ro' AS before")
-        connection.execute("PRAGMA query_only = ON")
-        names = [
-            {row[0].lower() for row in connection.execute(f"SELECT name FROM {schema}.sqlite_master")}
-            for schema in ("before", "main")
-        ]
-        gone = names[0] - names[1]
-        for condition in conditions:
-            connection.set_authorizer(_no_fall_through(condition["query"], gone))
-            try:
-                rows = [list(row) for row in connection.execute(condition["query"]).fetchmany(1000)]
-            except sqlite3.Error as error:
-                held.append({"query": condition["query"], "error": str(error)[:300]})
-                continue
-            if "rows" in condition:
-                ordered = condition.get("ordered", False)
-                wanted = [list(row) for row in condition["rows"]]
-                same = rows == wanted if ordered else sorted(map(repr, rows)) == sorted(map(repr, wanted))
-            else:
-                value = rows[0][0] if rows and rows[0] else None
-                same = value == condition["equals"] if "equals" in condition else bool(value)
-            held.append({"query": condition["query"], "passed": same, "found": json.dumps(rows, default=str)[:300]})
+    for condition in conditions:
+        query = condition["query"]
+        wanted = [tuple(row) for row in condition["rows"]] if "rows" in condition else None
+        final.set_authorizer(_no_fall_through(query, gone))
+        most = 1000 if wanted is None else len(wanted) + 1000
+        try:
+            rows = final.execute(query).fetchmany(most)
+        except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
+            problem = str(error)[:300]
+            if not problem.startswith(("no such table", "no such column")):
+                try:
+                    untouched.execute(query).fetchmany(most)
+                except (sqlite3.Error, sqlite3.Warning, ValueError) as other:
+                    return {"broken": f"fails on the untouched database too: {query[:200]!r}: {str(other)[:300]}"}
+            held.append({"query": query, "error": problem})
+            continue
+        if wanted is None:
+            value = rows[0][0] if rows and rows[0] else None
+            same = value == condition["equals"] if "equals" in condition else bool(value)
+        else:  # 7 equals 7.0, and true is 1, in any order too
+            same = rows == wanted if condition.get("ordered") else Counter(rows) == Counter(wanted)
+        held.append({"query": query, "passed": same, "found": json.dumps(rows, default=str)[:300]})
     return {"conditions": held}
+
+
+def _opened(name: str, seconds: float) -> sqlite3.Connection:
+    """The database as `main`, the initial one as `before`, nothing to be written; queries end `seconds` from now on."""
+    connection = sqlite3.connect(f"file:{name}?mode=ro", uri=True)
+    connection.execute("ATTACH DATABASE 'file:before.db?mode=ro' AS before")
+    connection.execute("PRAGMA query_only = ON")
+    end = time.monotonic() + seconds
+    connection.set_progress_handler(lambda: time.monotonic() > end, 10_000)
+    return connection
+
+
+def _names(connection: sqlite3.Connection, schema: str) -> set[str]:
+    return {row[0].lower() for row in connection.execute(f"SELECT name FROM {schema}.sqlite_master")}
 
 
 def _no_fall_through(query: str, gone: set[str]) -> Any:
@@ -156,17 +179,25 @@ def _tables(path: str) -> dict[str, tuple[list[str], list[str], dict[Any, list[t
         ).fetchall()
         for (name,) in names:
             quoted = '"' + name.replace('"', '""') + '"'
-            described = connection.execute(f"PRAGMA table_info({quoted})").fetchall()
-            columns = [d[1] for d in described]
-            keys = [d[1] for d in sorted((d for d in described if d[5]), key=lambda d: d[5])]
-            rows: dict[Any, list[tuple]] = {}
-            for row in connection.execute(f"SELECT * FROM {quoted} LIMIT {_MAX_ROWS}"):
-                key = tuple(row[columns.index(k)] for k in keys) if keys else row
-                rows.setdefault(key, []).append(row)
-            found[name] = (columns, keys, rows)
+            try:
+                found[name] = _table(connection, quoted)
+            except sqlite3.Error as error:  # a virtual table whose module is not here; the others can still be told
+                found[name] = ([f"unreadable: {error}"], [], {})
     finally:
         connection.close()
     return found
+
+
+def _table(connection: sqlite3.Connection, quoted: str) -> tuple[list[str], list[str], dict[Any, list[tuple]]]:
+    described = connection.execute(f"PRAGMA table_info({quoted})").fetchall()
+    keys = [d[1] for d in sorted((d for d in described if d[5]), key=lambda d: d[5])]
+    cursor = connection.execute(f"SELECT * FROM {quoted} LIMIT {_MAX_ROWS}")
+    columns = [d[0] for d in cursor.description]  # with generated columns, which table_info leaves out
+    rows: dict[Any, list[tuple]] = {}
+    for row in cursor:
+        key = tuple(row[columns.index(k)] for k in keys) if keys else row
+        rows.setdefault(key, []).append(row)
+    return columns, keys, rows
 
 
 def _row(columns: list[str], row: tuple) -> str:

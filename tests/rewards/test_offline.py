@@ -250,3 +250,8 @@ def test_a_gold_that_is_no_answer_makes_the_record_unusable(gold, tmp_path):
     assert main(["score", "--reward", "math_answer", "--input", str(given), "--output", str(out)]) == 1
     line = json.loads(out.read_text())
     assert line["value"] is None and line["metrics"]["reason"] == "data" and line["explanation"]
+
+
+def test_artifacts_that_are_no_object_are_a_fault_of_the_record():
+    with pytest.raises(DataError, match="artifacts must be an object"):
+        trajectory_of({"response": "x", "artifacts": [1]}, 1)

@@ -81,8 +81,9 @@ def test_a_condition_on_a_table_that_the_agent_dropped_fails(states):
 
 
 def test_a_condition_cannot_write(states):
-    found = score({"sql": [{"query": "DELETE FROM orders RETURNING 1"}]}, states)
-    assert found.value == 0.0
+    for schema in ("main", "before"):
+        with pytest.raises(DataError, match="readonly|query_only|attempt to write"):
+            score({"sql": [{"query": f"DELETE FROM {schema}.orders RETURNING 1"}]}, states)
 
 
 def test_a_verifier_that_only_the_agents_change_breaks_scores_0(states):
@@ -138,3 +139,86 @@ def test_a_lost_environment_or_a_missing_state_is_no_0(states):
 def test_a_record_without_a_verifier_says_what_it_needs(truth, states):
     with pytest.raises(DataError, match="post_state"):
         score(truth, states)
+
+
+BOB = {"query": "SELECT count FROM orders WHERE id = 2", "equals": 5}
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["CREATE TABLE g (a INT, b INT GENERATED ALWAYS AS (a * 2))", "INSERT INTO g (a) VALUES (3)"],
+        [
+            "PRAGMA writable_schema = ON",
+            "INSERT INTO sqlite_master VALUES ('table', 'z', 'z', 0, 'CREATE VIRTUAL TABLE z USING nosuch(x)')",
+        ],
+    ],
+)
+def test_a_table_that_the_model_made_strange_does_not_keep_the_state_from_being_scored(states, statements):
+    change(states[1], "UPDATE orders SET count = 5 WHERE id = 2", *statements)
+    found = score({"sql": [BOB]}, states)
+    assert found.value == 1.0 and "~ orders [id=2] count: 2 -> 5" in found.explanation
+
+
+def test_rows_are_compared_as_values_in_any_order(states):
+    # 1 and 2 are whole numbers in the database, true is how a condition may be written down
+    assert (
+        score({"sql": [{"query": "SELECT id, count FROM orders", "rows": [[2, 2.0], [1.0, 1]]}]}, states).value == 1.0
+    )
+    assert (
+        score({"sql": [{"query": "SELECT id, id > 0 FROM orders", "rows": [[1, True], [2, True]]}]}, states).value
+        == 1.0
+    )
+    assert score({"sql": [{"query": "SELECT 1 UNION ALL SELECT 1", "rows": [[1]]}]}, states).value == 0.0
+    many = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 1500) SELECT n FROM c"
+    assert score({"sql": [{"query": many, "rows": [[n] for n in range(1, 1501)]}]}, states).value == 1.0
+
+
+def test_nulls_of_parquet_are_absent_keys(states):
+    query = "SELECT count(*) FROM orders"
+    assert score({"sql": [{"query": query, "equals": 2, "rows": None, "ordered": None}]}, states).value == 1.0
+    assert score({"sql": [{"query": query, "rows": [[2]], "equals": None}]}, states).value == 1.0
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        {"query": "SELEC 1"},
+        {"query": "SELECT 1; SELECT 2"},
+        {"query": "SELECT 1\0"},
+        {"query": "DELETE FROM orders RETURNING 1"},
+        {"query": "SELECT nosuch(1)"},
+        {"query": "SELECT 1", "rows": 1},
+        {"query": "SELECT 1", "rows": [1]},
+        {"query": "SELECT 1", "equals": [1]},
+        {"query": "SELECT 1", "equal": 1},
+    ],
+)
+def test_a_condition_that_no_database_could_answer_makes_the_record_unusable(condition, states):
+    with pytest.raises(DataError):
+        score({"sql": [condition]}, states)
+
+
+def test_a_table_that_nobody_made_yet_fails_the_condition(states):
+    assert score({"sql": [{"query": "SELECT count(*) FROM archive", "equals": 1}]}, states).value == 0.0
+
+
+def test_an_endless_view_in_the_place_of_a_table_does_not_hold(states):
+    endless = "CREATE VIEW orders AS WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c) SELECT n id FROM c"
+    change(states[1], "DROP TABLE orders", endless)
+    trajectory = Trajectory(
+        Task("1", "awm", [], {"sql": [{"query": "SELECT count(*) FROM orders"}]}),
+        artifacts={"db_before": str(states[0]), "db_after": str(states[1])},
+    )
+    found = asyncio.run(PostState(timeout_s=2)(trajectory))
+    assert found.value == 0.0 and "interrupted" in found.explanation
+
+
+def test_a_keyword_of_the_verifier_is_left_alone(states):
+    source = "def verify_x(initial_db_path, final_db_path, *, strict=False):\n    return not strict"
+    assert score({"verifier": source}, states).value == 1.0
+
+
+def test_a_path_that_is_none_is_a_lost_state(states):
+    with pytest.raises(InfrastructureError, match="no path"):
+        score({"sql": [BOB]}, states, db_after=5)
