@@ -69,6 +69,9 @@ async def run_verifier(
 
 def read_reward(files: Mapping[str, Any]) -> dict[str, float]:
     """The rewards by name (`reward.txt` gives `reward`). Raises `InfrastructureError(REWARD_FAILED)`."""
+    for name in REWARD_FILES:
+        if not isinstance(files.get(name), str | None):
+            raise _failed(f"{name} was kept as {type(files[name]).__name__}, not as its text")
     if files.get("timed_out"):
         raise _failed("the verifier ran out of time")
     text = files.get("reward.json")
@@ -94,9 +97,16 @@ def _from_json(text: str) -> dict[str, float]:
     if not isinstance(data, dict) or not data:
         raise _failed(f"reward.json is not a mapping of names to numbers: {text[:200]!r}")
     for name, value in data.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise _failed(f"reward.json: {name!r} is {value!r}, not a finite number")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not _finite(value):
+            raise _failed(f"reward.json: {name!r} is {value!r:.100}, not a finite number")
     return {name: float(value) for name, value in data.items()}
+
+
+def _finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond the largest float
+        return False
 
 
 def _failed(message: str, files: Mapping[str, Any] | None = None) -> InfrastructureError:

@@ -65,6 +65,10 @@ def step_rewards(steps: Sequence[Mapping[str, Any]], strategy: str) -> tuple[Rew
         raise DataError(f"task_tests: multi_step_reward_strategy is {strategy!r}; it can be mean or final")
     counted: list[Rewards] = []
     for step in steps:
+        if not isinstance(step, Mapping) or not isinstance(step.get("verifier"), Mapping):
+            raise InfrastructureError(
+                f"a step in artifacts['verifier_steps'] has no verifier: {step!r:.200}", Termination.REWARD_FAILED
+            )
         rewards = read_reward(step["verifier"])
         counted.append(rewards)
         if not reached(rewards, step.get("min_reward")):
@@ -82,4 +86,7 @@ def reached(rewards: Rewards, least: Any) -> bool:
     if least is None:
         return True
     wanted = least if isinstance(least, Mapping) else {"reward": least}
+    for name, value in wanted.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise DataError(f"min_reward of {name!r} is {value!r}, not a number")
     return all(rewards.get(name, float("-inf")) >= float(value) for name, value in wanted.items())

@@ -176,3 +176,23 @@ def test_a_verifier_that_hangs_is_a_typed_error(tmp_path):
     found = run(tmp_path, f"echo 1 > {tmp_path}/logs/reward.txt; sleep 30", timeout_s=0.5)
     with pytest.raises(InfrastructureError, match="time"):
         read_reward(found)
+
+
+@pytest.mark.parametrize(
+    "found", [files('{"reward": 1%s}' % ("0" * 400)), files(None, 1), files({"reward": 1}), files(None, "1" * 400)]
+)
+def test_numbers_beyond_floats_and_files_that_are_no_text_are_typed_errors(found):
+    with pytest.raises(InfrastructureError) as caught:
+        read_reward(found)
+    assert caught.value.termination is Termination.REWARD_FAILED
+
+
+@pytest.mark.parametrize("steps", [["x"], [{"name": "a"}], [{"name": "a", "verifier": None}]])
+def test_a_step_without_a_verifier_is_a_typed_error(steps):
+    with pytest.raises(InfrastructureError, match="no verifier"):
+        step_rewards(steps, "mean")
+
+
+def test_a_least_reward_that_is_no_number_is_a_fault_of_the_record():
+    with pytest.raises(DataError, match="min_reward"):
+        step_rewards([{"name": "a", "verifier": files(None, "1"), "min_reward": "high"}], "mean")
