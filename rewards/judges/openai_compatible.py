@@ -26,6 +26,8 @@ from rufus_plugins.rewards.judges.verdict import protocol_named, read_verdict
 from rufus_plugins.types import Score, Termination
 
 _UNANSWERED = {408, 409, 425, 429, 500, 502, 503, 504, 529}
+_MAX_TOKENS = 1 << 40
+"""A count beyond it is none: a server may write anything. Ours."""
 _MAX_BODY = 4 << 20
 """Bytes; ours. A verdict is a few kilobytes."""
 
@@ -223,14 +225,17 @@ class OpenAICompatibleJudge:
         if structured:
             schema = {"name": "verdict", "strict": True, "schema": self._protocol.schema}
             body = body | {"response_format": {"type": "json_schema", "json_schema": schema}}
-        headers = {"Accept-Encoding": "identity"}  # a compressed body could unpack to gigabytes
+        # a compressed body could unpack to gigabytes
+        headers = {"Accept-Encoding": "identity", "Content-Type": "application/json"}
+        # half a surrogate pair, which JSON files may hold, has no UTF-8: the judge reads a question mark
+        content = json.dumps(body, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
         if self.api_key_env:
             headers["Authorization"] = f"Bearer {os.environ.get(self.api_key_env, '')}"
         self.stats.requests += 1
         started = time.monotonic()
         try:
             async with client.stream(
-                "POST", self.base_url.rstrip("/") + "/chat/completions", json=body, headers=headers
+                "POST", self.base_url.rstrip("/") + "/chat/completions", content=content, headers=headers
             ) as response:
                 raw = await _bounded(response)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
@@ -256,7 +261,7 @@ class OpenAICompatibleJudge:
     def _book(self, usage: dict[str, Any], latency_s: float) -> None:
         stats = self.stats
         counts = [usage.get(k) for k in ("prompt_tokens", "completion_tokens")]
-        prompt, completion = (n if isinstance(n, int) and n > 0 else 0 for n in counts)
+        prompt, completion = (n if isinstance(n, int) and 0 < n <= _MAX_TOKENS else 0 for n in counts)
         stats.answered += 1
         stats.prompt_tokens += prompt
         stats.completion_tokens += completion

@@ -192,6 +192,15 @@ def _mentions(plain: str) -> list[float]:
     return found
 
 
+_QUOTES_JSON = re.compile(
+    r"\b(?:candidate|student|response|answer|submission|it|they)(?:\W+\w+){0,3}?\W+(?:claim(?:s|ed)|says?|said|states?|stated|"
+    r"asserts?|asserted|writes?|wrote|contains?|contained|includes?|included|prints?|printed|outputs?|ends?\s+with)"
+    r"(?:\s+(?:the|a|this|following|text|words?|string|json|object|line|verdict))*[^\w{}]*\Z",
+    re.I,
+)
+"""What stands before somebody else's JSON: "the candidate says: "."""
+
+
 def _json(text: str) -> float | None:
     """The last JSON object with a verdict key: `score` in 0..1, or `correct`/`verdict` true or false."""
     decoder = json.JSONDecoder(parse_constant=lambda _: None, object_pairs_hook=_object)
@@ -203,7 +212,9 @@ def _json(text: str) -> float | None:
         except (ValueError, RecursionError):
             at += 1
             continue
-        at = end
+        start, at = at, end
+        if _QUOTES_JSON.search(text[max(0, start - 200) : start]):
+            continue
         if isinstance(value, dict) and any(key in value for key in ("score", "correct", "verdict")):
             verdict = _json_value(value)
     return verdict

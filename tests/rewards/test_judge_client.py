@@ -337,3 +337,18 @@ def test_a_conversation_is_shown_with_its_roles():
         {"role": "assistant", "content": "b"},
     ]
     assert question_of(turns[:2]) == "a" and question_of(turns) == "user: a\n\nassistant: b"
+
+
+def test_a_count_of_tokens_that_no_server_has_read_is_no_count_and_no_fault():
+    with Server(
+        says('{"reason": "r", "score": 1}', usage={"prompt_tokens": 10**400, "completion_tokens": 2})
+    ) as server:
+        the_judge = judge(server, price_per_million=(1.0, 1.0))
+        assert ask(the_judge).value == 1.0
+        assert (the_judge.stats.prompt_tokens, the_judge.stats.completion_tokens) == (0, 2)
+
+
+def test_half_a_surrogate_pair_is_sent_as_a_question_mark():
+    with Server(says('{"reason": "r", "score": 1}')) as server:
+        assert ask(judge(server), candidate="a\ud800b").value == 1.0
+        assert "a?b" in json.dumps(server.requests[0])
