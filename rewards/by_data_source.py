@@ -7,7 +7,7 @@ A pattern with `*` is used where no exact name fits; the longest pattern wins. T
 from __future__ import annotations
 
 import difflib
-import fnmatch
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,7 +35,8 @@ class ByDataSource:
         if source in self._children:
             return self._children[source]
         for pattern in self._patterns:
-            if fnmatch.fnmatchcase(source, pattern):
+            # only * means something: names of sets have brackets and question marks of their own
+            if re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), source, re.DOTALL):
                 return self._children[pattern]
         close = difflib.get_close_matches(source, self._children, n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""

@@ -109,3 +109,11 @@ def test_compositions_nest():
     )
     task = Task("1", "a", [], "4")
     assert asyncio.run(reward(Trajectory(task, messages=[{"role": "assistant", "content": "\\boxed{4}"}]))).value == 1.0
+
+
+def test_only_a_star_of_a_route_is_a_pattern():
+    reward = ByDataSource({"set[v2]/*": fixed(1.0), "what?/*": fixed(2.0)})
+    assert run(reward, "set[v2]/x").value == 1.0 and run(reward, "what?/x").value == 2.0
+    for other in ("setv/x", "set2/x", "whats/x"):
+        with pytest.raises(DataError, match="no reward"):
+            run(reward, other)
