@@ -39,8 +39,12 @@ class Learnable:
             raise ConfigError(f"learnable: low={self.low} must be below high={self.high}")
 
     def __call__(self, task: Task) -> tuple[bool, str]:
-        mean = rates_of(task, self.label)["mean"]
-        return self.low < mean <= self.high, f"mean reward {mean:.3f}, band ({self.low:g}, {self.high:g}]"
+        from rufus_plugins.algos.group_filter import compare_mean  # the band of training, to the same edge
+
+        rates = rates_of(task, self.label)
+        mean, values = rates["mean"], rates["values"]
+        inside = compare_mean(values, self.low) > 0 >= compare_mean(values, self.high)
+        return inside, f"mean reward {mean:.3f}, band ({self.low:g}, {self.high:g}]"
 
 
 @dataclass
