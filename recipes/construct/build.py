@@ -36,22 +36,29 @@ class Construct:
     """
 
     output: Path
+    """Folder that is made for train.parquet and heldout.parquet; more files are put beside it."""
     tables: str = ""
     """Description of your tables (YAML, docs/data.md); empty: the built-in set."""
     count: int = 200
+    """Tasks."""
     seed: int = 0
+    """Of the drawing: the same seed gives the same tasks."""
     heldout_share: float = 0.0
+    """Share of the tasks that goes to heldout.parquet."""
     base_url: str = ""
     """OpenAI-compatible server of a model that rewords the questions; empty: templates."""
     model: str = ""
+    """Its name at that server."""
     api_key_env: str = ""
+    """Environment variable that holds the server's key."""
     tries: int = 3
     """Rewordings asked for before the template is kept. Ours."""
     closed_book_url: str = ""
     """Server of the model that will be trained: what it answers without tools is left out; empty: nothing is asked."""
     closed_book_model: str = ""
+    """Its name at that server."""
     closed_book_samples: int = 4
-    """Ours."""
+    """Answers asked for; one right one leaves the task out. Ours."""
     cache_dir: str = ""
     """Where models' answers are kept, so that a killed run goes on; empty: OUTPUT.cache."""
 
