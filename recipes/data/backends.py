@@ -55,6 +55,7 @@ class Sampling:
     temperature: float = 1.0
     """Ours, as all below."""
     top_p: float = 1.0
+    """Share of the probability that tokens are drawn from."""
     max_tokens: int = 32768
     """Of one answer; one that reaches it counts as truncated."""
     seed: int = 0

@@ -42,6 +42,7 @@ class Deduplicate(RecordTool):
     threshold: float = 0.8
     """Least similarity of near duplicates: the shared share of all their runs of five words. Ours."""
     seed: int = 1
+    """Of the signatures' hash functions."""
 
     name = "deduplicate"
     version = 2

@@ -43,12 +43,17 @@ class Harden(ModelTool):
     base_url: str
     """Server of the base model, the one that will be trained."""
     base_model: str
+    """Its name at that server."""
     referee_url: str
     """Server of the model that establishes the reference; the writer too, unless `writer-url` names another."""
     referee_model: str
+    """Its name at that server."""
     writer_url: str = ""
+    """Server of the model that rewrites problems; empty: the referee's."""
     writer_model: str = ""
+    """Its name at that server."""
     api_key_env: str = ""
+    """Environment variable that holds the servers' key."""
     reward: str = "math_answer"
     """Decides whether two answers are the same: math_answer or science_answer."""
     solves: int = 3
@@ -60,7 +65,9 @@ class Harden(ModelTool):
     rewrites: int = 3
     """Replies of the writer that are read before the problem is given up. Ours."""
     seed: int = 0
+    """Of the draws: the same seed gives the same output. Ours."""
     max_tokens: int = 8192
+    """Longest answer, in tokens."""
 
     name = "harden"
 

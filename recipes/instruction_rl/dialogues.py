@@ -61,20 +61,27 @@ class Dialogues(ModelTool):
     """
 
     teacher_url: str
+    """Server of the model that words the user's turns."""
     teacher_model: str
+    """Its name at that server."""
     assistants: list[str]
     """One or more NAME@URL, for example `qwen@http://127.0.0.1:8001/v1`; they answer in turn."""
     api_key_env: str = ""
+    """Environment variable that holds the servers' key."""
     fewest_turns: int = 4
+    """Of the user. Ours."""
     most_turns: int = 8
     """Of the user. The recipe's conversations have 6.1 turns on average; the spread is ours."""
     most_constraints: int = 6
+    """Constraints that hold at the same time, at most."""
     tries: int = 2
     """Wordings asked of the teacher before the plain one is taken. Ours."""
     judge_rubric: bool = False
     """Add a rubric for a judge: the last answer does what the user asked for."""
     seed: int = 0
+    """Of the draws: the same seed gives the same output. Ours."""
     max_tokens: int = 4096
+    """Longest answer, in tokens."""
 
     name = "dialogues"
 

@@ -28,8 +28,11 @@ class PreferenceAccuracy(RecordTool):
     model: str
     """Folder of the reward model, or its hub name if it is in the local cache."""
     device: str = "auto"
+    """auto (a GPU if there is one), cpu or cuda."""
     max_tokens: int = 16384
+    """Longest conversation that is scored, in tokens."""
     batch_size: int = 16
+    """Conversations that are scored at a time."""
 
     name = "preference-accuracy"
     chunk_records = 64

@@ -1,6 +1,8 @@
 """The frame of the data tools: every record accounted for, kills survived, one output however it is run."""
 
+import dataclasses
 import gzip
+import importlib
 import json
 import os
 import signal
@@ -311,3 +313,11 @@ def test_the_command_offers_the_fields_with_their_documentation(tmp_path, monkey
     assert "doubles" in capsys.readouterr().out
     assert cli.main(["data", "dubble"]) == 1
     assert "Did you mean double?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("tool", data.TOOLS)
+def test_every_option_of_a_tool_is_explained(tool):
+    module, _, name = data.TOOLS[tool][0].partition(":")
+    cls = getattr(importlib.import_module(module), name)
+    options = {field.name for field in dataclasses.fields(cls) if field.init}
+    assert options - set(field_docs(cls)) == set()
