@@ -6,6 +6,7 @@ Only the file of the command that was asked for is imported, so `rufus list` sta
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import importlib.util
 import os
@@ -37,6 +38,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `rufus list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            raise
+        where = f" ({error.filename})" if error.filename else ""
+        again = "make room and give the same command again" if error.errno != errno.EROFS else "write elsewhere"
+        print(f"rufus {args.command}: {error.strerror}{where}: {again}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print(f"rufus {args.command}: interrupted", file=sys.stderr)
         return 130

@@ -321,3 +321,23 @@ def test_every_option_of_a_tool_is_explained(tool):
     cls = getattr(importlib.import_module(module), name)
     options = {field.name for field in dataclasses.fields(cls) if field.init}
     assert options - set(field_docs(cls)) == set()
+
+
+@dataclass
+class Fills(RecordTool):
+    """Finds the disk full."""
+
+    name = "fills"
+
+    def survey(self, job):
+        with open("/dev/full", "w") as full:
+            full.write("x")
+
+
+def test_a_full_disk_is_said_in_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(data.TOOLS, "fills", ("tests_fills:Fills", "fills"))
+    monkeypatch.setitem(sys.modules, "tests_fills", sys.modules[__name__])
+    source = jsonl(tmp_path / "in.jsonl", {"n": 7})
+    assert cli.main(["data", "fills", "--input", str(source), "--output", str(tmp_path / "out.jsonl")]) == 1
+    said = capsys.readouterr().err
+    assert "rufus data: No space left on device: make room and give the same command again" in said
