@@ -257,7 +257,14 @@ class Peer:
             async def one(number: int, world: str, calls: list[tuple[str, str]]) -> None:
                 ports = self.ports[world]
                 for _, path in calls:
-                    reply = await client.get(f"http://127.0.0.1:{ports[number % len(ports)]}{path}")
+                    for _ in range(10):
+                        try:
+                            reply = await client.get(f"http://127.0.0.1:{ports[number % len(ports)]}{path}")
+                            break
+                        except httpx.TransportError:  # httpx now and then takes a connection that it has closed
+                            continue
+                    else:
+                        raise RuntimeError(f"{world} {path}: no answer in ten tries")
                     if reply.status_code != 200:
                         raise RuntimeError(f"{world} {path}: {reply.status_code} {reply.text[:300]}")
 
