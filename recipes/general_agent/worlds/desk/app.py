@@ -133,8 +133,8 @@ def list_agents(team: str | None = None, name: str | None = Query(None, descript
     with engine.connect() as db:
         return rows(
             db,
-            "SELECT a.*, (SELECT count(*) FROM tickets t WHERE t.assignee_id = a.id AND t.status IN ('open', 'pending'))"
-            " AS open_tickets FROM agents a WHERE (:team IS NULL OR team = :team) "
+            "SELECT a.*, (SELECT count(*) FROM tickets t WHERE t.assignee_id = a.id "
+            "AND t.status IN ('open', 'pending')) AS open_tickets FROM agents a WHERE (:team IS NULL OR team = :team) "
             "AND (:name IS NULL OR name LIKE '%' || :name || '%') ORDER BY id",
             team=team,
             name=name,
