@@ -4,8 +4,9 @@ The final answer (`final_answer.py`, else the whole response after the thinking)
 with each of a list of gold strings:
 
 - a gold that is a choice letter (`B`, `(B)`) needs that letter;
-- a gold that is a number, with or without a unit, needs the same quantity within `relative_tolerance`; units are
-  converted, a unit of another dimension is wrong, a missing unit is taken as the gold's;
+- a gold that is a number or a fraction of numbers, with or without a unit, needs the same quantity within
+  `relative_tolerance`; units are converted, a unit of another dimension is wrong, a missing unit is taken as the
+  gold's;
 - anything else is text: after `text_match.normalise`, rapidfuzz's ratio must reach `threshold`, and each word that
   differs must be a plain spelling variant: numbers, negations and pairs such as hyper-/hypo-, endo-/exo-,
   sulfate/sulfite are one letter apart and yet different answers. Word order is free only in an enumeration of items of
@@ -27,6 +28,8 @@ from rufus_plugins.types import Score, Trajectory
 
 _LETTER = re.compile(r"^\W*(?:option|choice|answer)?\W*([A-J])\W*$")
 _CHOSEN = re.compile(r"^\W*(?:(?:option|choice|answer)\W+)?([A-Ja-j])(?:\W*$|\s*[).:\]]|\s*\}\s*[).:]?)", re.IGNORECASE)
+_LABEL = re.compile(r"^\s*(?:option|choice|answer)?\s*(?:\([A-Ja-j]\)|[A-Ja-j][).:])\s+", re.IGNORECASE)
+"""A choice's letter in front of its text."""
 _OPPOSITES = (
     ("hyper", "hypo"), ("endo", "exo"), ("inter", "intra"), ("macro", "micro"), ("pro", "anti"), ("increas", "decreas"),
     ("over", "under"), ("ante", "post"), ("pre", "post"), ("super", "sub"), ("cis", "trans"), ("para", "ortho"),
@@ -75,6 +78,8 @@ class ScienceAnswer:
             same = found is not None and wanted.close_to(found, self.relative_tolerance)
             return same, float(same), "quantity" if found else "the answer is no quantity"
         items = re.split(r",|;|\band\b|&", gold)
+        if not _LABEL.match(_opened(gold)):  # "(B) mitochondria", where the set has no letters
+            answer = _LABEL.sub("", _opened(answer), count=1)
         return self._text(normalise(gold), normalise(answer), all(len(item.split()) <= 2 for item in items))
 
     def _text(self, gold: str, answer: str, any_order: bool) -> tuple[bool, float, str]:

@@ -122,6 +122,13 @@ _NUMBER = re.compile(
 )
 
 
+_FRACTION = re.compile(
+    r"(?P<sign>[-+]?)\s*(?:(?P<whole>\d+)?\s*\\[dt]?frac\s*\{\s*(?P<up>[\d.]+)\s*\}\s*\{\s*(?P<down>[\d.]+)\s*\}"
+    r"|(?:(?P<whole2>\d+)\s+)?(?P<up2>\d+)\s*/\s*(?P<down2>\d+)(?![\w/.]))"
+)
+"""`\\frac{3}{4}`, `3/4`, and both behind a whole number."""
+
+
 @dataclass(frozen=True)
 class Quantity:
     value: float
@@ -166,10 +173,14 @@ def parse_quantity(text: str) -> Quantity | None:
     money = ""
     if text[:1] in ("$", "€", "£"):
         money, text = text[0], text[1:].strip()
-    match = _NUMBER.match(text)
-    if not match or not re.search(r"\d", match.group(1) or ""):
-        return None
-    value = _value(match)
+    match = _FRACTION.match(text)
+    if match:
+        value = _fraction(match)
+    else:
+        match = _NUMBER.match(text)
+        if not match or not re.search(r"\d", match.group(1) or ""):
+            return None
+        value = _value(match)
     if not math.isfinite(value):
         return None
     unit = (money or text[match.end() :]).strip()
@@ -179,6 +190,18 @@ def parse_quantity(text: str) -> Quantity | None:
         return Quantity(value)
     found = parse_unit(unit)
     return Quantity(value, *found) if found else None
+
+
+def _fraction(match: re.Match[str]) -> float:
+    up, down = match["up"] or match["up2"], match["down"] or match["down2"]
+    try:
+        if not float(down):
+            return math.nan
+        float(up)
+    except ValueError:  # two points
+        return math.nan
+    value = float(match["whole"] or match["whole2"] or 0) + float(up) / float(down)
+    return -value if match["sign"] == "-" else value
 
 
 def _value(match: re.Match[str]) -> float:

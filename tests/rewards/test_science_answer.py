@@ -21,6 +21,10 @@ def score(gold, response, **config):
     [
         ("B", "(B)", 1), ("B", "B. 3 m/s", 1), ("B", "A, B, C, D", 0), ("B", "Because", 0), ("B", "\\text{B}", 1),
         ("(B)", "Option B", 1), ("B", "**B**", 1),
+        ("mitochondria", "(B) mitochondria", 1), ("mitochondria", "B. mitochondria", 1),
+        ("(B) mitochondria", "(C) mitochondria", 0), ("E. coli", "E. coli", 1), ("mitochondria", "(B) ribosomes", 0),
+        ("0.5", "\\boxed{\\frac{1}{2}}", 1), ("1/2", "0.5", 1), ("0.75 kg", "\\dfrac{3}{4}\\ \\text{kg}", 1),
+        ("1.5 m", "1 1/2 m", 1), ("-0.25", "-1/4", 1), ("0.5", "1/3", 0), ("0.5", "1/2/2", 0), ("5", "5/0", 0),
         ("9.8 m/s^2", "9.81 m/s²", 1), ("9.8 m/s^2", "9.8 m/s", 0), ("5 m", "500 cm", 1), ("5 m", "5 s", 0),
         ("5 m", "5", 1),
         ("0.25", "25%", 1), ("6.02e23", "6.02 × 10^23", 1), ("300 K", "26.85 °C", 1), ("100 °C", "212 °F", 1),
@@ -91,7 +95,22 @@ def test_quantities_are_read_with_their_unit(text, value, factor):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "apples", "3 apples", "1e999", "5 m and 3 s", "$5 $6", "m", "9**9", "5 m^m", "1e99999999"]
+    "text",
+    [
+        "",
+        "apples",
+        "3 apples",
+        "1e999",
+        "5 m and 3 s",
+        "$5 $6",
+        "m",
+        "9**9",
+        "5 m^m",
+        "1e99999999",
+        "1/0",
+        "\\frac{1}{0}",
+        "3/4/2024",
+    ],
 )
 def test_what_is_no_quantity_is_none(text):
     assert parse_quantity(text) is None
