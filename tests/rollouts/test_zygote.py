@@ -501,3 +501,10 @@ def test_children_are_possible_where_they_can_be_counted(zygotes):
         assert outcome.stdout == b"b'6\\n'\n", outcome.stderr
     else:
         assert b"PermissionError" in outcome.stderr
+
+
+def test_a_flood_of_frames_is_read_up_to_a_bound():
+    from rufus_plugins.rollouts.sandboxes.zygote import _frames
+
+    assert _frames(b"\0\0\0\2ab\0\0\0\1c\0\0\0\5cut") == [b"ab", b"c"]
+    assert len(_frames(b"\0\0\0\0" * 1_000_000)) == 65_536
