@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rufus_plugins.errors import DataError
+from rufus_plugins.rollouts.dockerignore import ignored
 from rufus_plugins.types import ExecResult
 
 IGNORED = frozenset("LABEL EXPOSE STOPSIGNAL HEALTHCHECK MAINTAINER CMD VOLUME ONBUILD".split())
@@ -214,11 +215,14 @@ async def _copy(i: Instruction, context: Path, built: Built, known: Mapping[str,
         path = f"{target}/{mark}" if into else target
         await write(path, body.encode())
         written.append(path)
-    inside = context.resolve()
+    inside, left_out = context.resolve(), ignored(context)
     for source in sources:
         if re.match(r"https?://|git@", source):
             raise CannotBuild(f"line {i.line}: {i.name} {source}: nothing is fetched from the web")
         found = sorted(context.glob(source.lstrip("/"))) if source.strip("/.") else [context]
+        found = [
+            path for path in found if path.is_dir() or not path.resolve().is_relative_to(inside) or not left_out(path)
+        ]
         if not found:
             raise CannotBuild(f"line {i.line}: {i.name} {source}: there is no such file in {context.name}/")
         for path in found:
@@ -228,6 +232,8 @@ async def _copy(i: Instruction, context: Path, built: Built, known: Mapping[str,
                 raise CannotBuild(f"line {i.line}: ADD unpacks {path.name}; use COPY and RUN tar")
             if path.is_dir():
                 for file in sorted(path.rglob("*")):
+                    if left_out(file):
+                        continue
                     goal = f"{target}/{file.relative_to(path).as_posix()}"
                     if file.is_dir() and not any(file.iterdir()):
                         await done(i, f"mkdir -p {shlex.quote(goal)}")
