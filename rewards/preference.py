@@ -64,6 +64,7 @@ class Preference:
             text = text_of(message)
             if self.strip_thinking and message.get("role") == "assistant":
                 text = (without_thinking(text) or "").strip()
+            text = text.encode("utf-8", "replace").decode("utf-8")  # tokenizers refuse half a surrogate pair
             messages.append({"role": str(message.get("role")), "content": text})
         if not messages or messages[-1]["role"] != "assistant":
             raise DataError("preference scores an answer, and the conversation does not end with an assistant message")

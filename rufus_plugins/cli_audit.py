@@ -50,7 +50,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _with_response(record: Mapping[str, Any], response: str, number: int) -> dict[str, Any]:
-    """The record with another final answer; earlier turns of a conversation stay."""
+    """The record with another final answer, whose author changed no database; earlier turns of a conversation stay."""
+    artifacts = record.get("artifacts")
+    if isinstance(artifacts, Mapping) and {"db_before", "db_after"} <= artifacts.keys():
+        record = {**record, "artifacts": {**artifacts, "db_after": artifacts["db_before"]}}
     changed = {k: v for k, v in record.items() if k not in ("response", "messages")} | {"id": record.get("id", number)}
     messages = record.get("messages")
     if isinstance(messages, list):

@@ -255,3 +255,11 @@ def test_a_gold_that_is_no_answer_makes_the_record_unusable(gold, tmp_path):
 def test_artifacts_that_are_no_object_are_a_fault_of_the_record():
     with pytest.raises(DataError, match="artifacts must be an object"):
         trajectory_of({"response": "x", "artifacts": [1]}, 1)
+
+
+def test_the_cheats_of_an_audit_have_changed_no_database():
+    from rufus_plugins.cli_audit import _with_response
+
+    record = {"response": "x", "artifacts": {"db_before": "b", "db_after": "a", "more": 1}}
+    assert _with_response(record, "y", 1)["artifacts"] == {"db_before": "b", "db_after": "b", "more": 1}
+    assert _with_response({"response": "x"}, "y", 1) == {"id": 1, "response": "y"}

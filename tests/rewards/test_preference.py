@@ -154,3 +154,7 @@ def test_a_model_that_is_not_there_or_is_no_reward_model_is_refused(tmp_path):
     make_tokenizer(CHATML, False).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match="3 labels"):
         score(str(tmp_path), rollout("a"))
+
+
+def test_half_a_surrogate_pair_is_read_as_a_question_mark(folder):
+    assert score(folder, rollout("a\ud800b")).value == pytest.approx(score(folder, rollout("a?b")).value, abs=1e-5)
