@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -248,18 +249,22 @@ class Peer:
     async def play(self, todo: Sequence[tuple[str, list[tuple[str, str]]]]) -> float:
         import httpx
 
-        # without an expiry: httpx 0.28 now and then closes a connection that it is about to use
-        limits = httpx.Limits(
-            max_connections=EPISODES, max_keepalive_connections=EPISODES, keepalive_expiry=float("inf")
-        )
-        async with httpx.AsyncClient(limits=limits, timeout=120.0, trust_env=False) as client:
+        # a client per server: the cost of httpx's pool grows with the square of its connections. Without an expiry: it
+        # now and then closes a connection that it is about to use.
+        limits = httpx.Limits(keepalive_expiry=float("inf"))
+        async with contextlib.AsyncExitStack() as stack:
+            ports = [port for ports in self.ports.values() for port in ports]
+            clients = {
+                port: await stack.enter_async_context(httpx.AsyncClient(limits=limits, timeout=120.0, trust_env=False))
+                for port in ports
+            }
 
             async def one(number: int, world: str, calls: list[tuple[str, str]]) -> None:
-                ports = self.ports[world]
+                port = self.ports[world][number % len(self.ports[world])]
                 for _, path in calls:
                     for _ in range(10):
                         try:
-                            reply = await client.get(f"http://127.0.0.1:{ports[number % len(ports)]}{path}")
+                            reply = await clients[port].get(f"http://127.0.0.1:{port}{path}")
                             break
                         except httpx.TransportError:  # httpx now and then takes a connection that it has closed
                             continue
