@@ -10,10 +10,11 @@ import asyncio
 import json
 import os
 import urllib.parse
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from rufus_plugins.errors import ConfigError, DataError
-from rufus_plugins.rollouts.environments.search_backends import BackendFailed
+from rufus_plugins.rollouts.environments.search_backends import BackendFailed, Document
 from rufus_plugins.rollouts.retry import NeverStarted, OutcomeUnknown, exchange
 
 _AGAIN = {408, 425, 429}
@@ -122,3 +123,38 @@ def _seconds(value: str | None) -> float:
 
 def _excerpt(raw: bytes) -> str:
     return repr(bytes(raw[:200]).decode("utf-8", "replace"))
+
+
+@dataclass
+class JsonBackend:
+    """What the backends behind a `JsonServer` share: their limits, and results that are whole."""
+
+    url: str
+    _: KW_ONLY
+    timeout_s: float = 20.0
+    """Of one request. Ours, as all below."""
+    deadline_s: float = 60.0
+    """Of one search with all its tries."""
+    attempts: int = 4
+    concurrency: int = 16
+    """Requests in flight, per process."""
+    max_bytes: int = 4 << 20
+
+    def __post_init__(self) -> None:
+        self._server = JsonServer(
+            self.url,
+            timeout_s=self.timeout_s,
+            deadline_s=self.deadline_s,
+            attempts=self.attempts,
+            concurrency=self.concurrency,
+            max_bytes=self.max_bytes,
+            key_env=self._key_env,
+        )
+
+    @property
+    def _key_env(self) -> str:
+        """Environment variable of the key; "" where there is none."""
+        return ""
+
+    async def document(self, ref: str) -> Document | None:
+        return None  # these protocols know no such request

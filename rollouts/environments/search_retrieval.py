@@ -11,34 +11,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from rufus_plugins.rollouts.environments.search_backends import BackendFailed, Document, Keep, text_of
-from rufus_plugins.rollouts.environments.search_http import JsonServer
+from rufus_plugins.rollouts.environments.search_http import JsonBackend
 
 
 @dataclass
-class Retrieval:
+class Retrieval(JsonBackend):
     """A Search-R1 retrieval server; url is its whole address, for example http://127.0.0.1:8000/retrieve."""
 
-    url: str
-    timeout_s: float = 20.0
-    """Of one request. Ours, as all below."""
-    deadline_s: float = 60.0
-    """Of one search with all its tries."""
-    attempts: int = 4
     concurrency: int = 32
-    """Requests in flight, per process."""
-    max_bytes: int = 4 << 20
 
     web = False
-
-    def __post_init__(self) -> None:
-        self._server = JsonServer(
-            self.url,
-            timeout_s=self.timeout_s,
-            deadline_s=self.deadline_s,
-            attempts=self.attempts,
-            concurrency=self.concurrency,
-            max_bytes=self.max_bytes,
-        )
 
     async def search(self, query: str, count: int, keep: Keep) -> list[Document]:
         answer = await self._server.ask("POST", json={"queries": [query], "topk": count, "return_scores": True})
@@ -53,9 +35,6 @@ class Retrieval:
         if found and not readable:
             raise BackendFailed(f"{self.url}: no row of the result holds a document: {str(rows[0])[:200]!r}")
         return [document for document in readable if keep(document)][:count]
-
-    async def document(self, ref: str) -> Document | None:
-        return None  # the protocol knows no such request; results are whole
 
 
 def _document(row: Any) -> Document | None:

@@ -6,37 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rufus_plugins.rollouts.environments.search_backends import BackendFailed, Document, Keep, text_of
-from rufus_plugins.rollouts.environments.search_http import JsonServer
+from rufus_plugins.rollouts.environments.search_http import JsonBackend
 
 
 @dataclass
-class SearXNG:
+class SearXNG(JsonBackend):
     """A SearXNG instance; url is its whole search address, for example http://127.0.0.1:8080/search."""
 
-    url: str
     language: str = ""
     categories: str = ""
     engines: str = ""
     """Comma-separated; "" asks for the instance's own choice."""
     safesearch: int = 0
-    timeout_s: float = 20.0
-    """Of one request. Ours, as all below."""
-    deadline_s: float = 60.0
-    attempts: int = 4
-    concurrency: int = 16
-    max_bytes: int = 4 << 20
 
     web = True
-
-    def __post_init__(self) -> None:
-        self._server = JsonServer(
-            self.url,
-            timeout_s=self.timeout_s,
-            deadline_s=self.deadline_s,
-            attempts=self.attempts,
-            concurrency=self.concurrency,
-            max_bytes=self.max_bytes,
-        )
 
     async def search(self, query: str, count: int, keep: Keep) -> list[Document]:
         # SearXNG reads `!engine`, `:language` and `!!` at the front of words as orders: a query is plain text here
@@ -55,6 +38,3 @@ class SearXNG:
         if not found and answer.get("unresponsive_engines"):
             raise BackendFailed(f"{self.url}: its engines do not answer: {str(answer['unresponsive_engines'])[:200]}")
         return [document for document in found if keep(document)][:count]
-
-    async def document(self, ref: str) -> Document | None:
-        return None

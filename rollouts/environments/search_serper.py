@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rufus_plugins.rollouts.environments.search_backends import BackendFailed, Document, Keep, text_of
-from rufus_plugins.rollouts.environments.search_http import JsonServer
+from rufus_plugins.rollouts.environments.search_http import JsonBackend
 
 
 @dataclass
-class Serper:
+class Serper(JsonBackend):
     """A Serper-like search service; url is its whole address, for example https://google.serper.dev/search."""
 
     url: str = "https://google.serper.dev/search"
@@ -32,25 +32,12 @@ class Serper:
     snippet_field: str = "snippet"
     extra_body: dict[str, Any] = field(default_factory=dict)
     """Further fields of the request, for example {gl: us, hl: en}."""
-    timeout_s: float = 20.0
-    """Of one request. Ours, as all below."""
-    deadline_s: float = 60.0
-    attempts: int = 4
-    concurrency: int = 16
-    max_bytes: int = 4 << 20
 
     web = True
 
-    def __post_init__(self) -> None:
-        self._server = JsonServer(
-            self.url,
-            timeout_s=self.timeout_s,
-            deadline_s=self.deadline_s,
-            attempts=self.attempts,
-            concurrency=self.concurrency,
-            max_bytes=self.max_bytes,
-            key_env=self.api_key_env,
-        )
+    @property
+    def _key_env(self) -> str:
+        return self.api_key_env
 
     async def search(self, query: str, count: int, keep: Keep) -> list[Document]:
         body = {self.query_field: query, **({self.count_field: count} if self.count_field else {}), **self.extra_body}
@@ -74,6 +61,3 @@ class Serper:
         if rows and not found:
             raise BackendFailed(f"{self.url}: no result has a {self.link_field}: {str(rows[0])[:200]!r}")
         return [document for document in found if keep(document)][:count]
-
-    async def document(self, ref: str) -> Document | None:
-        return None
