@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,20 @@ def load(file: Path) -> dict[str, Source]:
     if not found:
         raise ConfigError(f"{file} lists no source.")
     return found
+
+
+def of_input(
+    given: str,
+    own: Mapping[str, Callable[[], Iterator[tuple[Source, Raw | Unreadable]]]],
+    file: Path,
+    names: str = "",
+    split: str | None = None,
+    subset: str | None = None,
+) -> Iterator[tuple[Source, Raw | Unreadable]]:
+    """What a builder's `--input` names: records of its `own` making (`sample` ...), or those that the list in `file`
+    reads. Raises `ConfigError` for a list that does not read."""
+    listed = load(file)
+    return own[given]() if given in own else records(listed, given, names, split, subset)
 
 
 def records(

@@ -20,7 +20,7 @@ from typing import Any
 
 from rufus_plugins.errors import ConfigError, DataError
 from rufus_plugins.recipes.data import source_list
-from rufus_plugins.recipes.data.records import Raw, Refused, Unreadable
+from rufus_plugins.recipes.data.records import Raw, Refused
 from rufus_plugins.recipes.data.source_list import Source, column
 from rufus_plugins.recipes.data.stage_rows import Row, text_of, write_rows
 from rufus_plugins.recipes.instruction_rl import single_turn
@@ -48,12 +48,8 @@ def prepare(
     """Writes `train.parquet`, perhaps `heldout.parquet`, `set_aside.jsonl` and `manifest.json`; returns the last."""
     if count < 1:
         raise ConfigError(f"--count is {count}; at least 1 is needed.")
-    listed = source_list.load(Path(sources) if sources else Path(__file__).with_name("sources.yaml"))
-    items: Iterator[tuple[Source, Raw | Unreadable]]
-    if input == "sample":
-        items = _generated(count, seed)
-    else:
-        items = source_list.records(listed, input, source, split, subset)
+    file = Path(sources) if sources else Path(__file__).with_name("sources.yaml")
+    items = source_list.of_input(input, {"sample": lambda: _generated(count, seed)}, file, source, split, subset)
     return write_rows(
         "instruction_rl",
         ABILITY,

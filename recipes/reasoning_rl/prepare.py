@@ -10,13 +10,12 @@ mathematics and science beside puzzles. `--puzzles N` adds N puzzles of reasonin
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from rufus_plugins.errors import ConfigError
 from rufus_plugins.recipes.data import source_list
-from rufus_plugins.recipes.data.records import Raw, Refused, Unreadable
+from rufus_plugins.recipes.data.records import Raw, Refused
 from rufus_plugins.recipes.data.source_list import Source, column
 from rufus_plugins.recipes.data.stage_rows import Row, text_of, write_rows
 from rufus_plugins.recipes.reasoning_rl import puzzles as gym
@@ -52,14 +51,11 @@ def prepare(
         puzzles = count if input == "sample" else 0
     if count < 1 or puzzles < 0:
         raise ConfigError(f"--count is {count} and --puzzles {puzzles}; they are numbers of records.")
-    listed = source_list.load(Path(sources) if sources else Path(__file__).with_name("sources.yaml"))
-    items: Iterator[tuple[Source, Raw | Unreadable]]
-    if input == "sample":
-        items = sample.records(count, seed)
-    elif input == "puzzles":
-        items, puzzles = iter(()), puzzles or count
-    else:
-        items = source_list.records(listed, input, source, split, subset)
+    if input == "puzzles":
+        puzzles = puzzles or count
+    own = {"sample": lambda: sample.records(count, seed), "puzzles": lambda: iter(())}
+    file = Path(sources) if sources else Path(__file__).with_name("sources.yaml")
+    items = source_list.of_input(input, own, file, source, split, subset)
     items = itertools.chain(items, gym.records(puzzles, seed))
     return write_rows(
         "reasoning_rl",

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from rufus_plugins.recipes.data import source_list
-from rufus_plugins.recipes.data.records import Raw, Refused, Unreadable
+from rufus_plugins.recipes.data.records import Raw, Refused
 from rufus_plugins.recipes.data.source_list import Source
 from rufus_plugins.recipes.data.stage_rows import Row, write_rows
 from rufus_plugins.recipes.data.writing import write_atomically
@@ -41,12 +40,8 @@ def prepare(
     heldout_share: float = 0.0,
 ) -> dict[str, Any]:
     """Writes `train.parquet`, perhaps `heldout.parquet`, `set_aside.jsonl` and `manifest.json`; returns the last."""
-    listed = source_list.load(Path(sources) if sources else Path(__file__).with_name("sources.yaml"))
-    items: Iterator[tuple[Source, Raw | Unreadable]]
-    if input == "sample":
-        items = sample.records(count, seed)
-    else:
-        items = source_list.records(listed, input, source, split, subset)
+    file = Path(sources) if sources else Path(__file__).with_name("sources.yaml")
+    items = source_list.of_input(input, {"sample": lambda: sample.records(count, seed)}, file, source, split, subset)
     output_dir = Path(output_dir).resolve()
     folder = output_dir.with_name(f"{output_dir.name}-pairs")
     output_dir.parent.mkdir(parents=True, exist_ok=True)

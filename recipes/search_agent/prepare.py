@@ -10,13 +10,12 @@ answer is yes or no (a coin finds it), is set aside; `--keep yes_no` keeps the l
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from rufus_plugins.errors import ConfigError
 from rufus_plugins.recipes.data import source_list
-from rufus_plugins.recipes.data.records import Raw, Refused, Unreadable
+from rufus_plugins.recipes.data.records import Raw, Refused
 from rufus_plugins.recipes.data.source_list import Source, column
 from rufus_plugins.recipes.data.stage_rows import Row, text_of, write_rows
 from rufus_plugins.recipes.search_agent import world
@@ -45,12 +44,8 @@ def prepare(
     """Writes `train.parquet`, perhaps `heldout.parquet`, `set_aside.jsonl` and `manifest.json`; returns the last."""
     if keep not in ("", "yes_no"):
         raise ConfigError(f"--keep is {keep!r}; it can be yes_no.")
-    listed = source_list.load(Path(sources) if sources else Path(__file__).with_name("sources.yaml"))
-    items: Iterator[tuple[Source, Raw | Unreadable]]
-    if input == "sample":
-        items = world.records(count, seed)
-    else:
-        items = source_list.records(listed, input, source, split, subset)
+    file = Path(sources) if sources else Path(__file__).with_name("sources.yaml")
+    items = source_list.of_input(input, {"sample": lambda: world.records(count, seed)}, file, source, split, subset)
     manifest = write_rows(
         "search_agent",
         ABILITY,
