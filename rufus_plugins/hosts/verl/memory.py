@@ -139,6 +139,7 @@ def estimate(config: Any, gpu_gb: float = H200_GB, shape: Shape | None = None) -
         _megatron(actor, shape, gpus, result)
     else:
         _fsdp(actor, shape, gpus, result)
+    _micro_batch(config, result)
     _rollout(config, shape, result)
     _routes(config, shape, result)
     for phase, parts in (("training", result.training), ("rollout", result.rollout)):
@@ -167,9 +168,7 @@ def _megatron(actor: Any, shape: Shape, gpus: int, result: Estimate) -> None:
     data, expert_data = gpus // (tp * pp), gpus // (ep * etp * pp)  # context parallel ranks share the optimizer too
     dense, routed = shape.dense / (tp * pp), shape.routed / (ep * etp * pp)
     _states(actor.megatron, result.training, dense + routed, dense / data + routed / expert_data)
-    tokens = int(actor.ppo_max_token_len_per_gpu)
-    _activations(shape, tokens, tp, pp, result.training)
-    _longest(actor, cp, "context_parallel_size", tokens, result)
+    _activations(shape, int(actor.ppo_max_token_len_per_gpu), tp, pp, result.training)
 
 
 def _states(engine: Any, parts: dict[str, float], held: float, sharded: float) -> None:
@@ -184,8 +183,7 @@ def _fsdp(actor: Any, shape: Shape, gpus: int, result: Estimate) -> None:
     engine = actor.fsdp_config
     shards = int(engine.get("fsdp_size") or -1)
     shards = gpus if shards < 1 else shards
-    sp = int(engine.get("ulysses_sequence_parallel_size") or actor.get("ulysses_sequence_parallel_size") or 1)
-    _divides("ulysses_sequence_parallel_size", sp, "GPUs", gpus)
+    _divides(*_sequence_parallel(actor), "GPUs", gpus)
     own = BYTES.get(str(engine.get("model_dtype") or "fp32"), 4)
     held = shape.parameters / shards
     layer = max(
@@ -196,9 +194,7 @@ def _fsdp(actor: Any, shape: Shape, gpus: int, result: Estimate) -> None:
     result.training["gradients"] = own * held / GB
     offloaded = bool(engine.get("offload_policy"))
     result.training["optimizer"] = 0.0 if offloaded else 2 * own * held / GB
-    tokens = int(actor.ppo_max_token_len_per_gpu)
-    _activations(shape, tokens, 1, 1, result.training)
-    _longest(actor, sp, "ulysses_sequence_parallel_size", tokens, result)
+    _activations(shape, int(actor.ppo_max_token_len_per_gpu), 1, 1, result.training)
 
 
 def _activations(shape: Shape, tokens: int, tp: int, pp: int, parts: dict[str, float]) -> None:
@@ -211,10 +207,6 @@ def _activations(shape: Shape, tokens: int, tp: int, pp: int, parts: dict[str, f
     parts["activations"] = (kept + one) / GB
     parts["logits"] = tokens * shape.vocabulary * (2 + 4 + 4) / tp / GB
     parts["reserve"] = RESERVE_GB
-
-
-def _longest(actor: Any, parallel: int, key: str, tokens: int, result: Estimate) -> None:
-    result.notes.append(f"a micro-batch holds {tokens * parallel:,} tokens over {parallel} GPUs ({key})")
 
 
 def _rollout(config: Any, shape: Shape, result: Estimate) -> None:
@@ -234,8 +226,6 @@ def _rollout(config: Any, shape: Shape, result: Estimate) -> None:
     longest = _length(config)
     room = (share - weights) * GB
     fits = int(room // (kv * longest)) if room > 0 else 0
-    budget = int(config.actor_rollout_ref.actor.ppo_max_token_len_per_gpu)
-    sp = _sequence_parallel(config)
     result.notes.append(
         f"the longest sequence is {longest:,} tokens: {kv * longest / GB:.1f} GB of KV cache on each of {tp} GPUs; "
         f"{fits} of them run at once in an engine"
@@ -246,21 +236,27 @@ def _rollout(config: Any, shape: Shape, result: Estimate) -> None:
             f"{weights:.0f} GB of weights and no sequence of {longest:,} tokens: raise "
             "rollout.tensor_model_parallel_size"
         )
-    if longest > budget * sp:
+
+
+def _micro_batch(config: Any, result: Estimate) -> None:
+    """The longest sequence has to fit into one micro-batch, which several GPUs may hold together."""
+    actor, longest = config.actor_rollout_ref.actor, _length(config)
+    budget, (key, parallel) = int(actor.ppo_max_token_len_per_gpu), _sequence_parallel(actor)
+    result.notes.append(f"a micro-batch holds {budget * parallel:,} tokens over {parallel} GPUs ({key})")
+    if longest > budget * parallel:
         result.problems.append(
             f"a sequence of {longest:,} tokens (data.max_prompt_length + data.max_response_length) does not fit into a "
-            f"micro-batch of {budget:,} tokens x {sp} GPUs: raise actor.ppo_max_token_len_per_gpu or the context "
+            f"micro-batch of {budget:,} tokens x {parallel} GPUs: raise actor.ppo_max_token_len_per_gpu or the context "
             "(Megatron) or Ulysses (FSDP) parallel size"
         )
 
 
-def _sequence_parallel(config: Any) -> int:
-    actor = config.actor_rollout_ref.actor
+def _sequence_parallel(actor: Any) -> tuple[str, int]:
+    """(key, GPUs that share a sequence)"""
     if actor.strategy == "megatron":
-        return int(actor.megatron.get("context_parallel_size") or 1)
-    return int(
-        actor.fsdp_config.get("ulysses_sequence_parallel_size") or actor.get("ulysses_sequence_parallel_size") or 1
-    )
+        return "context_parallel_size", int(actor.megatron.get("context_parallel_size") or 1)
+    key = "ulysses_sequence_parallel_size"
+    return key, int(actor.fsdp_config.get(key) or actor.get(key) or 1)
 
 
 def _length(config: Any) -> int:
