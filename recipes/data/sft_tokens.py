@@ -11,6 +11,7 @@ A conversation or template of which this cannot be said is refused with the reas
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from rufus_plugins.errors import ConfigError
 from rufus_plugins.recipes.data.masks import last_user, policy, supervised_turns
+from rufus_plugins.recipes.data.pieces import InPieces, Pieces, Whole
 from rufus_plugins.recipes.data.records import Refused
 from rufus_plugins.recipes.data.template_trace import render
 from rufus_plugins.recipes.data.template_turns import Headers, after_thinking, probe, template_messages
@@ -68,7 +70,10 @@ class SFTTokenizer:
             raise ConfigError(f"{type(self.tokenizer).__name__} has no offsets; a fast tokenizer is needed.")
         if not self.tokenizer.chat_template:
             raise ConfigError(f"The tokenizer {self.tokenizer.name_or_path or ''} has no chat template.")
-        self._backend = _without_post_processor(backend)
+        state = backend.to_str()
+        self.digest = hashlib.sha256(state.encode()).hexdigest()
+        """Of the tokenizer, without its chat template."""
+        self._pieces = Pieces(_without_post_processor(state, backend.encode_special_tokens))
         self._special = dict(self.tokenizer.special_tokens_map)
         self._stops = self._stop_texts()
         self._closers = tuple({*self._stops, *map(str, self.tokenizer.all_special_tokens)})
@@ -141,15 +146,14 @@ class SFTTokenizer:
 
     def encoded(self, rendered: Rendered) -> Tokens:
         try:
-            encoding = self._backend.encode(rendered.text, add_special_tokens=False)
+            return self.encoded_all([rendered])[0]
         except TypeError as error:  # half a surrogate pair
             raise Refused("bad_text", str(error)) from error
-        return _masked(encoding, rendered)
 
     def encoded_all(self, rendered: Sequence[Rendered]) -> list[Tokens]:
         """As `encoded`, on all cores if TOKENIZERS_PARALLELISM allows it."""
-        encodings = self._backend.encode_batch([r.text for r in rendered], add_special_tokens=False)
-        return [_masked(e, r) for e, r in zip(encodings, rendered, strict=True)]
+        encoded = self._pieces.encode([r.text for r in rendered])
+        return [_masked(e, r) for e, r in zip(encoded, rendered, strict=True)]
 
     # ---- where a turn begins and ends
 
@@ -202,7 +206,7 @@ class SFTTokenizer:
         texts = {*self.stop_tokens, *filter(None, [self.tokenizer.eos_token])}
         if not self.stop_tokens:
             texts |= set(_generation_ends(self.tokenizer))
-        known = self.tokenizer.get_vocab()
+        known = self.tokenizer.get_vocab() if self.stop_tokens else {}
         for token in self.stop_tokens:
             if token not in known:
                 raise ConfigError(f"stop token {token!r} is not in the tokenizer's vocabulary.")
@@ -227,36 +231,32 @@ class Rendered:
     turns: int
 
 
-def _masked(encoding: Any, rendered: Rendered) -> Tokens:
+def _masked(encoded: Whole | InPieces, rendered: Rendered) -> Tokens:
     import numpy as np
 
-    ids = np.asarray(encoding.ids, dtype=np.int32)
-    mask = np.zeros(len(ids), dtype=bool)
+    mask = np.zeros(len(encoded.ids), dtype=bool)
     supervised = 0
-    if rendered.ranges and len(ids):
-        offsets = np.asarray(encoding.offsets, dtype=np.int64)
-        starts, ends = offsets[:, 0], offsets[:, 1]
-        for start, end, closed in rendered.ranges:
-            first = int(np.searchsorted(starts, start, "left"))
-            # an end token that swallows the white space around it (Phi's) reaches over the bound and counts
-            last = int(np.searchsorted(starts, end, "left") if closed else np.searchsorted(ends, end, "right"))
-            mask[first:last] = True
-            supervised += last > first
+    for start, end, closed in rendered.ranges:
+        first = encoded.before(start, False)
+        # an end token that swallows the white space around it (Phi's) reaches over the bound and counts
+        last = encoded.before(end, not closed)
+        mask[first:last] = True
+        supervised += last > first
     if len(mask):
         mask[0] = False  # nothing predicts the first token; verl's roll would let the last token of a batch do it
-    return Tokens(ids, mask, rendered.turns, supervised)
+    return Tokens(encoded.ids, mask, rendered.turns, supervised)
 
 
-def _without_post_processor(backend: Any) -> Any:
+def _without_post_processor(state: str, encode_special_tokens: bool) -> Any:
     """A copy of the tokenizer whose offsets are not trimmed and that neither pads nor truncates: the same ids for
     `add_special_tokens=False`, for then a post-processor only shortens offsets."""
     from tokenizers import Tokenizer
 
-    copy = Tokenizer.from_str(backend.to_str())
+    copy = Tokenizer.from_str(state)
     copy.post_processor = None
     copy.no_padding()
     copy.no_truncation()
-    copy.encode_special_tokens = backend.encode_special_tokens
+    copy.encode_special_tokens = encode_special_tokens
     return copy
 
 

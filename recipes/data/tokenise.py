@@ -80,7 +80,7 @@ class Tokenise(RecordTool):
     def identity(self) -> Mapping[str, Any]:
         tokenizer = self._writer.tokenizer
         parts = (
-            tokenizer.backend_tokenizer.to_str(),
+            self._writer.digest,
             json.dumps(tokenizer.chat_template, sort_keys=True),
             json.dumps(tokenizer.special_tokens_map, sort_keys=True, default=str),
             json.dumps(self._writer.stops),
