@@ -103,7 +103,7 @@ class _Atom:
     """Says what may follow."""
 
 
-_QUANTIFIER = re.compile(r"(?:[?*+]|\{\d+(?:,\d*)?\})(\+?)(\??)")
+_QUANTIFIER = re.compile(r"([?*+]|\{\d+(?:,\d*)?\})(\+?)(\??)")
 _ESCAPE = re.compile(r"\\(?:p\{([A-Z][a-z]?)\}|(.))", re.DOTALL)
 
 
@@ -118,16 +118,11 @@ def _alternatives(pattern: str, at: int) -> tuple[list[list[_Atom]], int]:
         atom, at = _atom(pattern, at)
         quantifier = _QUANTIFIER.match(pattern, at)
         if quantifier:
-            if quantifier[2] or atom.ahead:
+            if quantifier[3] or atom.ahead:
                 raise _Unclear  # lazy: how much it takes depends on what follows
-            said = quantifier[0].rstrip("+") if len(quantifier[0]) > 1 else quantifier[0]
-            atom = _Atom(
-                atom.mark,
-                atom.blank,
-                said not in ("?", "{1}", "{0,1}") or bool(quantifier[1]),
-                said[0] in "?*" or said.startswith("{0"),
-                atom.blanks_only,
-            )
+            said, more = quantifier[1], quantifier[2]
+            many = said not in ("?", "{1}", "{0,1}") or bool(more and said[0] == "{")  # ?+ is possessive, {1}+ repeats
+            atom = _Atom(atom.mark, atom.blank, many, said[0] in "?*" or said.startswith("{0"), atom.blanks_only)
             at = quantifier.end()
         found[-1].append(atom)
     for atoms in found:

@@ -107,7 +107,8 @@ class Pieces:
         if piece not in self._offsets:
             found = [(0, len(piece))]
             if piece not in self._added:
-                found = self._backend.encode(piece, add_special_tokens=False).offsets
+                recent = self._recent.get(piece)
+                found = (recent or self._backend.encode(piece, add_special_tokens=False)).offsets
             self._offsets[piece] = np.asarray(found, dtype=np.int64).reshape(-1, 2)
             self._held += 64 + 16 * len(found)
         return self._offsets[piece]
@@ -149,14 +150,16 @@ class Pieces:
         encodings = self._backend.encode_batch(["".join(run) for run in runs], add_special_tokens=False)
         for run, encoding in zip(runs, encodings, strict=True):
             ids = np.asarray(encoding.ids, dtype=np.int32).tobytes()
-            starts = np.asarray(encoding.offsets, dtype=np.int64).reshape(-1, 2)[:, 0]
             bounds = np.cumsum([0, *map(len, run)])
+            starts = np.append(np.asarray(encoding.offsets, dtype=np.int64).reshape(-1, 2)[:, 0], bounds[-1])
             cuts = np.searchsorted(starts, bounds)
-            if not len(starts) or (starts[cuts[:-1]] != bounds[:-1]).any():
+            if (starts[cuts] != bounds).any():
                 return False
             places = (4 * cuts).tolist()
             self._ids.update((piece, ids[a:b]) for piece, a, b in zip(run, places, places[1:], strict=False))
-        for piece, encoding in zip(alone, self._backend.encode_batch(alone, add_special_tokens=False), strict=True):
+        encodings = self._backend.encode_batch(alone, add_special_tokens=False)
+        self._recent = dict(zip(alone, encodings, strict=True))
+        for piece, encoding in self._recent.items():
             self._ids[piece] = np.asarray(encoding.ids, dtype=np.int32).tobytes()
         self._held += sum(64 + len(piece) for some in (*runs, alone) for piece in some)
         return True
@@ -176,6 +179,7 @@ class Pieces:
     def _forget(self) -> None:
         self._ids: dict[str, bytes] = {}
         self._offsets: dict[str, Any] = {}
+        self._recent: dict[str, Any] = {}  # encodings of the last batch, for their offsets
         self._held = 0
 
     def __getstate__(self) -> dict[str, Any]:
