@@ -16,16 +16,19 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
-from rufus_plugins.recipes.data.piece_bounds import BOUND, cuttable
+from rufus_plugins.recipes.data.piece_bounds import MARKS, bounds
 
 HELD = 16 << 20
 """Characters and 64 for each piece, beyond which the pieces are forgotten. Ours: some 50 MB of memory."""
 AT_ONCE = 8_192
 """Characters of new pieces that the tokenizer gets joined. Ours."""
 
-_OTHER = re.compile(r"[^!-~\w ] ")
-"""A blank after something else than a letter, digit or mark is no bound."""
-_PLAIN = re.compile(r" *[^ ]+| +")
+_BLANKS = re.compile(r" *[^ ]+(?:(?<![!-~\w]) +[^ ]*)*| +")
+"""Pieces up to the next bound before a blank."""
+_WORD = r"[^ A-Za-z0-9]*+[A-Za-z0-9]++(?![^ \n!-&(-/:-@\[-`{-~])"
+_MARKS = re.compile(rf" *(?:{_WORD}|[^ ]+(?:(?<![!-~\w]) +(?:{_WORD}|[^ ]+)?)*)| +")
+"""Pieces that end as well after letters and digits before a mark or line break."""
+_MARK = frozenset('!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~')
 
 
 class Whole:
@@ -72,8 +75,10 @@ class Pieces:
 
     def __init__(self, backend: Any):
         self._backend = backend
-        self.cuts = cuttable(backend)
+        kinds = bounds(backend)
+        self.cuts = bool(kinds)
         """Whether texts are cut into pieces."""
+        self._cuts = _MARKS if MARKS in kinds else _BLANKS
         self._forget()
         added = {token.content: number for number, token in backend.get_added_tokens_decoder().items() if token.content}
         self._added = added
@@ -128,32 +133,20 @@ class Pieces:
     def _cut(self, segment: str) -> list[str]:
         if segment in self._added:
             return [segment]
-        return _PLAIN.findall(segment) if _OTHER.search(segment) is None else BOUND.split(segment)
+        return self._cuts.findall(segment)
 
     def _learn(self, pieces: Iterable[str]) -> bool:
         """False if a token reaches over a bound."""
         import numpy as np
 
-        runs: list[list[str]] = []
-        alone: list[str] = []
-        size = AT_ONCE
-        for piece in pieces:
-            last = piece[-1]
-            if piece[0] == " " and ("!" <= last <= "~" or last.isalnum()):  # a bound on both sides
-                if size >= AT_ONCE:
-                    runs.append([])
-                    size = 0
-                runs[-1].append(piece)
-                size += len(piece)
-            else:
-                alone.append(piece)
+        runs, alone = self._joined(pieces)
         encodings = self._backend.encode_batch(["".join(run) for run in runs], add_special_tokens=False)
         for run, encoding in zip(runs, encodings, strict=True):
             ids = np.asarray(encoding.ids, dtype=np.int32).tobytes()
-            bounds = np.cumsum([0, *map(len, run)])
-            starts = np.append(np.asarray(encoding.offsets, dtype=np.int64).reshape(-1, 2)[:, 0], bounds[-1])
-            cuts = np.searchsorted(starts, bounds)
-            if (starts[cuts] != bounds).any():
+            meet = np.cumsum([0, *map(len, run)])
+            starts = np.append(np.asarray(encoding.offsets, dtype=np.int64).reshape(-1, 2)[:, 0], meet[-1])
+            cuts = np.searchsorted(starts, meet)
+            if (starts[cuts] != meet).any():
                 return False
             places = (4 * cuts).tolist()
             self._ids.update((piece, ids[a:b]) for piece, a, b in zip(run, places, places[1:], strict=False))
@@ -163,6 +156,34 @@ class Pieces:
             self._ids[piece] = np.asarray(encoding.ids, dtype=np.int32).tobytes()
         self._held += sum(64 + len(piece) for some in (*runs, alone) for piece in some)
         return True
+
+    def _joined(self, pieces: Iterable[str]) -> tuple[list[list[str]], list[str]]:
+        """Runs of pieces that meet at bounds, and pieces that fit into none."""
+        before_blank: list[str] = []
+        before_mark: list[str] = []
+        alone: list[str] = []
+        for piece in pieces:
+            first, last = piece[0], piece[-1]
+            if first == " " and ("!" <= last <= "~" or last.isalnum()):
+                before_blank.append(piece)
+            elif last.isascii() and last.isalnum() and (first == "\n" or first in _MARK) and self._cuts is _MARKS:
+                before_mark.append(piece)
+            else:
+                alone.append(piece)
+        runs = []
+        for some in (before_blank, before_mark):
+            size = AT_ONCE
+            for piece in some:
+                if size >= AT_ONCE:
+                    runs.append([])
+                    size = 0
+                runs[-1].append(piece)
+                size += len(piece)
+        for run in list(runs):
+            if any(split.search("".join(run)) for split in self._splits):  # joined, they make an added token
+                runs.remove(run)
+                alone += run
+        return runs, alone
 
     def _assembled(self, segments: list[str], parts: list[list[str]]) -> InPieces:
         import numpy as np

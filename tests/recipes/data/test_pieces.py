@@ -2,13 +2,14 @@
 
 import functools
 import pickle
+import re
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from rufus_plugins.recipes.data.piece_bounds import BOUND, GPT2, cuttable, splits_at_bounds
+from rufus_plugins.recipes.data.piece_bounds import BLANKS, GPT2, MARKS, bounds, splits_at
 from rufus_plugins.recipes.data.pieces import Pieces, Whole
 
 LLAMA3 = (
@@ -52,7 +53,7 @@ def backend(name, normalizer=None, added=()):
     made.train_from_iterator(
         CORPUS, trainers.BpeTrainer(vocab_size=420, initial_alphabet=alphabet, show_progress=False)
     )
-    made.add_special_tokens([AddedToken(t, special=True) for t in ("<|end|>", "<|end|>x", "<|user|>")])
+    made.add_special_tokens([AddedToken(t, special=True) for t in ("<|end|>", "<|end|>x", "<|user|>", "<|im_start|>")])
     made.add_tokens([AddedToken(t, normalized=normalizer is None) for t in ("<think>", " <", *added)])
     return made
 
@@ -95,8 +96,10 @@ FRAGMENTS = (
         "🙂",
     ]
     + ["<|end|>", "<|end|>x", "<|end", "|>", "<think>", " <", "<", "<|user|>", "\u200d", "\ud7ff", "ß", "İ", "½", "Ⅷ"]
+    + ["<|im", "_start", "|>", "|>x", "f(", "(x", ")\n", "\n    x", "=", "\u0338"]
 )
 TEXT = st.lists(st.sampled_from(FRAGMENTS) | st.characters(codec="utf-8"), max_size=25).map("".join)
+BOUND = re.compile(r"(?<=[!-~\w])(?= )|(?<=[A-Za-z0-9])(?=[\n!-&(-/:-@\[-`{-~])")
 TOKENIZERS = [(name, normalizer) for name in PATTERNS for normalizer in (None, "nfc")]
 
 
@@ -134,6 +137,8 @@ def test_the_pretokenizer_splits_at_every_bound(name, text):
         r"\w+\s?",  # takes the blank that follows
         r"\S+| \w+ ?|\s+",
         r"[^\r\n]+|\s+",
+        r"(?:a| b)|x|\s+",
+        r"(?i: ?k)+|\s+",
         r"\p{L}+(?= )| ?\S+|\s+",
         r"(?<=a) b|\S+|\s+",
         r"[a-z !-?]+|\s+",
@@ -154,17 +159,31 @@ def test_the_pretokenizer_splits_at_every_bound(name, text):
     ],
 )
 def test_a_pattern_that_may_match_over_a_blank_is_not_cut(pattern):
-    assert splits_at_bounds(pattern) is None
+    assert splits_at(pattern, BLANKS) is None
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"\w+\(?| ?[^\s\p{L}\p{N}]+|\s+",
+        r"\w+| ?[^\s\p{L}\p{N}]+|\s+",
+        r"\p{L}+-?|[^\s\p{L}]|\s+",
+        r" ?\S+|\s+",
+    ],
+)
+def test_a_pattern_that_may_match_over_a_mark_is_cut_at_blanks_only(pattern):
+    assert splits_at(pattern, MARKS) is None
+    assert splits_at(pattern, BLANKS) is True
 
 
 def test_a_pattern_that_leaves_blanks_alone_is_cut_only_with_another_that_does_not():
-    assert splits_at_bounds(r"\p{N}{1,3}") is False
-    assert splits_at_bounds(r"\S+|\s+(?!\S)") is False  # the blank before a word is left over
-    assert splits_at_bounds(r"\S+|\s*") is False
-    assert splits_at_bounds(r"\S+|\s") is True and splits_at_bounds(GPT2) is True
+    assert splits_at(r"\p{N}{1,3}", BLANKS) is False
+    assert splits_at(r"\S+|\s+(?!\S)", BLANKS) is False  # the blank before a word is left over
+    assert splits_at(r"\p{L}+|\p{N}+|\s+|[!-/]", MARKS) is False  # and here some marks
+    assert splits_at(r"\S+|\s", BLANKS) is True and splits_at(GPT2, MARKS) is True
     alone = Tokenizer(models.BPE())
     alone.pre_tokenizer = pre_tokenizers.Split(Regex(r"\p{N}{1,3}"), "isolated")
-    assert not cuttable(alone)
+    assert bounds(alone) == ()
 
 
 def changed(name):
@@ -217,12 +236,13 @@ def test_a_tokenizer_of_which_nothing_is_shown_gets_its_texts_whole(name):
             assert found.ids.tolist() == tokenizer.encode(text, add_special_tokens=False).ids
 
 
-def test_an_added_token_with_a_blank_in_it_is_found_where_it_stands_and_nowhere_else():
+@pytest.mark.parametrize("texts", [["a the", "b answer", "the answer"], ["<|im x", "a_start x", "a|>x <|im_start|>"]])
+def test_pieces_that_make_an_added_token_when_joined_stay_what_they_are(texts):
     tokenizer = backend("gpt2", added=("the answer",))
-    text = "is the answer 42, or the answers, or the\nanswer"
-    [found] = Pieces(tokenizer).encode([text])
-    assert found.ids.tolist() == tokenizer.encode(text, add_special_tokens=False).ids
-    assert not Pieces(tokenizer).cuts  # " the" and " answer", joined for the tokenizer, would be one
+    pieces = Pieces(tokenizer)
+    for text, found in zip(texts, pieces.encode(texts), strict=True):
+        assert found.ids.tolist() == tokenizer.encode(text, add_special_tokens=False).ids
+    assert pieces.cuts
 
 
 def test_pieces_that_are_forgotten_are_learnt_again(monkeypatch):
@@ -241,7 +261,7 @@ def test_pieces_that_are_forgotten_are_learnt_again(monkeypatch):
 def test_a_tokenizer_that_breaks_what_was_shown_is_given_whole_texts_from_then_on(monkeypatch):
     from rufus_plugins.recipes.data import pieces as module
 
-    monkeypatch.setattr(module, "cuttable", lambda backend: True)
+    monkeypatch.setattr(module, "bounds", lambda backend: (BLANKS, MARKS))
     tokenizer = Tokenizer(models.BPE(unk_token="?"))  # no pre-tokenizer: tokens reach over blanks
     trainer = trainers.BpeTrainer(special_tokens=["?"], vocab_size=12, show_progress=False)
     tokenizer.train_from_iterator(["ab cd ab cd"] * 9, trainer)
