@@ -21,6 +21,7 @@ CHECKS = {
     "length_penalty": "rufus_plugins.algos.length_penalty:length_penalty",
     "mask_terminations": "rufus_plugins.algos.truncation:masked_terminations",
     "environment_pool": "rufus_plugins.rollouts.pool:pool_rules",
+    "samples": "rufus_plugins.recipes.report.samples:sample_rules",
 }
 """Keys whose value is checked by building what it stands for; the others are checked where they are used."""
 

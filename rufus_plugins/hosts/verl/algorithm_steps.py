@@ -19,12 +19,14 @@ from rufus_plugins.algos.group_filter import group_filter
 from rufus_plugins.algos.length_penalty import length_penalty
 from rufus_plugins.algos.truncation import TRUNCATED, masked_terminations, response_budget, truncation_rate
 from rufus_plugins.errors import ConfigError
+from rufus_plugins.recipes.report.samples import sample_rules
 from rufus_plugins.types import Termination
 
 from . import advantages, faults
 from .group_values import ending, last_scores
 from .response_budget import FIELD
 from .rollout_metrics import rollout_metrics
+from .rollout_samples import RolloutSamples
 from .rollout_watch import RolloutWatch
 
 SAMPLER = ("pkg://rufus_plugins.hosts.verl.group_filter_sampler", "GroupFilterSampler")
@@ -43,6 +45,8 @@ class AlgorithmSteps:
         self._filter = rules["group_filter"]
         self._facts = advantages.StepFacts({})
         self._stopped = False
+        kept = sample_rules(rules["samples"])
+        self._samples = None if kept is None else RolloutSamples(kept)
         super().__init__(config)
         self._run_folder = Path(self.config.trainer.default_local_dir)
         self._resume_budget()
@@ -114,6 +118,8 @@ class AlgorithmSteps:
 
     def prepare_samples(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """Masks the endings of `rufus.mask_terminations`, counts endings, and notes who is part of a group."""
+        if self._samples is not None:
+            self._samples.before(batch, self.global_steps, self._cap(), self.tokenizer)
         batch = super().prepare_samples(batch, metrics)
         endings = self._endings(batch)
         fault = {key: faults.is_fault(end) for key, end in endings.items()}
@@ -149,6 +155,9 @@ class AlgorithmSteps:
             name = f"rufus/faults/{Termination.REWARD_FAILED}"
             metrics[name] = metrics.get(name, 0) + len(facts.not_finite)
         metrics.update(facts.metrics)
+        if self._samples is not None:
+            outside = {**facts.outside, **dict.fromkeys(facts.not_finite, True)}
+            self._samples.after(batch, self.global_steps, outside)
         return batch
 
     # ---- the response budget ---------------------------------------------------------------------------------------

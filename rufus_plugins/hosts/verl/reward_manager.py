@@ -18,6 +18,7 @@ from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
 from rufus_plugins import selection
 from rufus_plugins.errors import ConfigError, DataError, InfrastructureError
+from rufus_plugins.recipes.report.samples import EXPLANATION, MAX_EXPLANATION_CHARS, sample_rules, shortened
 from rufus_plugins.types import ContextSegment, Score, Termination, Trajectory
 
 from .tasks import plain, task_of
@@ -36,12 +37,13 @@ class RufusRewardManager(RewardManagerBase):
             raise ConfigError("RufusRewardManager is selected, but no reward is: select one by reward=<name>")
         self._admit = asyncio.Semaphore(CONCURRENCY)
         self._complained: set[str] = set()
+        self._explains = sample_rules(selection.section(config)["samples"]) is not None
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
         """`data` holds the outputs of one rollout, in order; the answer is that of the whole rollout."""
         trajectory = await asyncio.to_thread(self.trajectory, data)
         if trajectory.termination.fault == "infrastructure":
-            return _result(Score(0.0), trajectory.termination)
+            return self._result(Score(0.0), trajectory.termination)
         async with self._admit:
             try:
                 async with asyncio.timeout(TIMEOUT_S):
@@ -57,7 +59,7 @@ class RufusRewardManager(RewardManagerBase):
                 return self._fault(
                     Termination.REWARD_FAILED, f"{type(error).__name__}: {error}", trajectory, traceback.format_exc()
                 )
-        return _result(score, trajectory.termination)
+        return self._result(score, trajectory.termination)
 
     def _fault(self, termination: Termination, why: str, trajectory: Trajectory, trace: str = "") -> dict[str, Any]:
         kind = f"{termination}: {why}"
@@ -69,7 +71,17 @@ class RufusRewardManager(RewardManagerBase):
                 file=sys.stderr,
                 flush=True,
             )
-        return _result(Score(0.0), termination)
+        return self._result(Score(0.0, explanation=why), termination)
+
+    def _result(self, score: Score, termination: Termination) -> dict[str, Any]:
+        """verl carries the explanation through the queue with every rollout, so it goes along only where it is read."""
+        info = {key: plain(value) for key, value in score.metrics.items()}
+        if self._explains:
+            info.setdefault(EXPLANATION, shortened(score.explanation, MAX_EXPLANATION_CHARS))
+        return {
+            "reward_score": float(score.value),
+            "reward_extra_info": {**info, "score": float(score.value), "termination": termination.value},
+        }
 
     def trajectory(self, data: DataProto) -> Trajectory:
         """What the reward sees. An agent loop's own `extra_fields["trajectory"]` (messages, tool_calls, artifacts,
@@ -102,14 +114,6 @@ class RufusRewardManager(RewardManagerBase):
             cap = self.config.data.max_response_length if budget is None else int(budget)
             reason = "length" if len(segment.response_ids) >= cap else "stop"
         return Termination.RESPONSE_LENGTH if reason == "length" else Termination.ANSWERED
-
-
-def _result(score: Score, termination: Termination) -> dict[str, Any]:
-    info = {key: plain(value) for key, value in score.metrics.items()}
-    return {
-        "reward_score": float(score.value),
-        "reward_extra_info": {**info, "score": float(score.value), "termination": termination.value},
-    }
 
 
 def _check(score: Any, reward: Any) -> None:

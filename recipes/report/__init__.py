@@ -1,0 +1,1 @@
+"""One HTML page and a terminal summary of a chain's run folder: `rufus report RUN`."""
