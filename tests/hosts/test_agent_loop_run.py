@@ -85,6 +85,7 @@ def run(folder):
         f"+rufus.environment.compaction={compaction}",
         *("+rufus.environment.retries=1", "+rufus.environment.max_turns=6", "+rufus.environment.max_turn_tokens=48"),
         *("rufus.mask_terminations=[]", "rufus.routing_replay=rollout"),
+        *(f"rufus.samples.dir={folder}/samples", "rufus.samples.every=1", f"rufus.samples.per_step={3 * SAMPLES}"),
         f"data.train_files={folder}/train.parquet", f"data.val_files={folder}/train.parquet",
         *("data.train_batch_size=3", f"data.max_prompt_length={PROMPT}", f"data.max_response_length={RESPONSE}"),
         "data.dataloader_num_workers=0",
@@ -216,3 +217,50 @@ def test_every_rollout_has_an_ending_of_ours(run):
         endings = {k.split("/")[2]: v for k, v in metrics.items() if k.startswith("rufus/endings/")}
         assert sum(endings.values()) == 3 * SAMPLES
         assert endings["answered"] >= 3 * SAMPLES - LOST_CALLS // 2 - 2
+
+
+def test_the_rollouts_kept_for_the_report_are_those_the_reward_saw_token_by_token(run, folder):
+    """The reward's own log is the oracle: masks, log-probabilities and texts of all segments, in order."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder / "model")
+    seen: dict[tuple, list] = {}
+    for line in run[1]:
+        masks = tuple("".join("ts"[m] for m in segment["mask"]) for segment in line["segments"])
+        texts = tuple(tokenizer.decode(segment["response"]) for segment in line["segments"])
+        seen.setdefault((line["task"], masks, texts), []).append(line)
+    assert sorted(path.name for path in (folder / "samples").iterdir()) == ["step-000001.jsonl", "step-000002.jsonl"]
+    compacted = lost = 0
+    for step, metrics in run[0].items():
+        lines = (folder / "samples" / f"step-{step:06d}.jsonl").read_text().splitlines()
+        records = [json.loads(line) for line in lines]
+        assert len(records) == 3 * SAMPLES and len({(r["group"], r["rollout"]) for r in records}) == 3 * SAMPLES
+        faulted = [record for record in records if record["termination"] == "sandbox_lost"]
+        assert len(faulted) == metrics["rufus/faults"]
+        for record in faulted:
+            assert record["left_out"] and record["score"] is None and record["advantage"] is None
+            assert not any("s" in part["kinds"] for segment in record["segments"] for part in segment["parts"])
+        lost += len(faulted)
+        scored = [record for record in records if record not in faulted]
+        [best], [worst] = ([r for r in scored if r["chosen"] == name] for name in ("best", "worst"))
+        assert best["score"] == max(r["score"] for r in scored) and worst["score"] == min(r["score"] for r in scored)
+        for record in scored:
+            parts = [segment["parts"] for segment in record["segments"]]
+            assert all(len(part) == 1 for part in parts)
+            masks = tuple(part[0]["kinds"] for part in parts)
+            told = [logprob for part in parts for logprob in part[0]["logprobs"]]
+            [line, *_] = [
+                line  # the same words may have been sampled twice
+                for line in seen[record["task"], masks, tuple("".join(part[0]["texts"]) for part in parts)]
+                if told == pytest.approx([p for segment in line["segments"] for p in segment["logprobs"]], abs=1e-4)
+            ]
+            for segment, own in zip(record["segments"], line["segments"], strict=True):
+                assert segment["prompt"] == tokenizer.decode(own["prompt"])
+                assert segment["prompt_tokens"] == len(own["prompt"])
+                assert segment["response_tokens"] == len(own["response"])
+            right = record["metrics"]["right"]
+            assert record["explanation"].startswith("the price" if right else "not the price")
+            assert record["metrics"]["good_calls"] == sum(status == "ok" for _, status, _ in line["calls"])
+            assert not record["left_out"] and record["termination"] == line["ending"]
+            compacted += len(record["segments"]) == 2
+    assert compacted and lost

@@ -63,7 +63,9 @@ class Priced:
             }
             with open(log, "a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
-        return Score(float(right) + 0.1 / (1 + len(trajectory.response)), {"right": right, "good_calls": good})
+        value = float(right) + 0.1 / (1 + len(trajectory.response))
+        why = f"{'the' if right else 'not the'} price {trajectory.task.ground_truth}"
+        return Score(value, {"right": right, "good_calls": good}, why)
 
 
 @hookimpl
