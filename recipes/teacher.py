@@ -7,6 +7,7 @@ repeated questions apart, there and as the request's seed.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,13 @@ class NoAnswer(InfrastructureError):
     (400, 413, 422). All else, such as a server that is down, is an `InfrastructureError` alone and ends the run."""
 
 
+_PASSING = ("connection_lost", "bad_json", "bad_shape")
+"""What a server or a proxy in front of it does while it restarts. A judgement is not asked for again then, since it may
+have been made and paid; an answer that is only text may."""
 _OWN = ("cut_off", "no_text", "huge_body", "http_400", "http_413", "http_422")
+
+BACKOFF_S = 0.25
+"""Before the second try; doubles. Ours."""
 
 
 @dataclass
@@ -61,18 +68,31 @@ class ChatModel(ChatServer):
         if text is not None:
             self._client.stats.cache_hits += 1
         else:
-            try:
-                text = await self._client.complete(body)
-            except InfrastructureError as error:
-                own = any(f"({reason})" in str(error) for reason in _OWN)
-                message = f"the model gave no answer: {error}"
-                raise (NoAnswer if own else InfrastructureError)(message, Termination.ENGINE_FAILED) from error
+            text = await self._answer(body)
             if self._cache:
                 self._cache.put(key, _plain(text))
         return _plain((without_thinking(text) or "").strip())
 
+    async def _answer(self, body: dict[str, Any]) -> str:
+        tries = 1
+        while True:
+            try:
+                return await self._client.complete(body)
+            except InfrastructureError as error:
+                if tries < self.attempts and _failed(error, _PASSING):
+                    await asyncio.sleep(BACKOFF_S * 2 ** (tries - 1))
+                    tries += 1
+                    continue
+                message = f"the model gave no answer: {error}"
+                kind = NoAnswer if _failed(error, _OWN) else InfrastructureError
+                raise kind(message, Termination.ENGINE_FAILED) from error
+
     async def aclose(self) -> None:
         await self._client.aclose()
+
+
+def _failed(error: InfrastructureError, reasons: Sequence[str]) -> bool:
+    return any(f"({reason})" in str(error) for reason in reasons)
 
 
 def _plain(text: str) -> str:

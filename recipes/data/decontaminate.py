@@ -9,6 +9,7 @@ Outputs name records and benchmark items by place, id and digest; a benchmark's 
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -134,10 +135,11 @@ class Decontaminate(RecordTool):
         self._unreadable: Counter[str] = Counter()
         for number, benchmark in enumerate(self._benchmarks):
             count = 0
+            why: Counter[str] = Counter()
             for item in read(benchmark.source, self.benchmark_split):
                 text = question_of(item.record, benchmark.columns) if isinstance(item, Raw) else None
                 if not isinstance(item, Raw) or text is None:
-                    self._unreadable[benchmark.name] += 1
+                    why["no_question" if isinstance(item, Raw) else item.reason] += 1
                     continue
                 own = id_of(item.record)
                 count += 1
@@ -146,6 +148,14 @@ class Decontaminate(RecordTool):
                 raise ConfigError(
                     f"benchmark {benchmark.name}: no record of {benchmark.source} has a question in a column that is "
                     f"usually called so; name its columns: {benchmark.name}={benchmark.source}#column"
+                )
+            self._unreadable[benchmark.name] = why.total()
+            if why:  # a contamination with one of these is not found: whoever runs this must hear of it
+                reasons = ", ".join(f"{reason} {number}" for reason, number in sorted(why.items()))
+                print(
+                    f"benchmark {benchmark.name}: {why.total()} of {why.total() + count} records of {benchmark.source} "
+                    f"are not screened for ({reasons})",
+                    file=sys.stderr,
                 )
 
     def _judged(self, index: GramIndex, rows: Iterator[dict[str, Any]], matches: Path, review: Path) -> dict[str, Any]:

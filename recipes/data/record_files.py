@@ -156,7 +156,9 @@ def _parquet(path: Path, shown: str, number: int, limit: int, most: int) -> Iter
     try:
         file = pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
     except (pa.ArrowException, OSError) as error:
-        raise ConfigError(f"{path} is no whole Parquet file, probably cut off: {error}. Fetch it again.") from error
+        raise ConfigError(
+            f"{path} is no whole Parquet file, probably cut off: {_one_line(error)}. Fetch it again."
+        ) from error
     with file:
         meta = file.metadata
         if not meta.num_rows:
@@ -168,12 +170,19 @@ def _parquet(path: Path, shown: str, number: int, limit: int, most: int) -> Iter
             try:
                 batch = next(batches, None)
             except (pa.ArrowException, OSError) as error:
-                raise ConfigError(f"{path} is damaged after row {first}: {error}. Fetch it again.") from error
+                raise ConfigError(
+                    f"{path} is damaged after row {first}: {_one_line(error)}. Fetch it again."
+                ) from error
             if batch is None:
                 return
             if batch.num_rows:
                 yield Chunk(shown, first, number + first, batch.num_rows, batch)
             first += batch.num_rows
+
+
+def _one_line(error: Exception) -> str:
+    """Thrift's messages have several."""
+    return " ".join(str(error).split()).rstrip(".")
 
 
 def _arrow(path: Path, shown: str, number: int, limit: int, most: int) -> Iterator[Chunk]:

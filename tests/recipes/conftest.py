@@ -1,6 +1,7 @@
 """A real OpenAI-compatible server on the loopback, whose model answers by a rule of the test."""
 
 import json
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -13,7 +14,7 @@ class Server(ThreadingHTTPServer):
 
 
 class Loopback:
-    """`rule(body)` returns a text, or (status, bytes)."""
+    """`rule(body)` returns a text, (status, bytes), or None to hang up."""
 
     def __init__(self, rule):
         self.rule, self.bodies = rule, []
@@ -26,6 +27,10 @@ class Loopback:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 outer.bodies.append(body)
                 said = outer.rule(body)
+                if said is None:
+                    self.close_connection = True
+                    self.connection.shutdown(socket.SHUT_RDWR)
+                    return
                 status, raw = said if isinstance(said, tuple) else (200, completion(said))
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(raw)))

@@ -267,6 +267,17 @@ def test_unreadable_lines_are_set_aside_and_a_missing_benchmark_is_said(tmp_path
         Decontaminate((f"b={bench}",), exhaustive=("c",))
 
 
+def test_items_of_a_benchmark_that_cannot_be_read_are_said_aloud(tmp_path, bench, capsys):
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"text": "fine words"}\n')
+    with bench.open("ab") as damaged:
+        damaged.write(b'{"question": "\xff"}\n{"answer": 7}\n{"question": "cut')
+    execute(Decontaminate((f"b={bench}",)), source, tmp_path / "o.jsonl")
+    assert "are not screened for (cut_off 1, no_question 1, not_utf8 1)" in capsys.readouterr().err
+    manifest = json.loads((tmp_path / "o.jsonl.manifest.json").read_text())
+    assert manifest["benchmarks"][0]["unreadable"] == 3
+
+
 def test_embedders_that_do_not_exist_are_named(tmp_path):
     for name, said in (
         ("word2vec", "There is no embedder"),

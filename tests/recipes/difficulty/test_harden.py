@@ -145,6 +145,27 @@ def test_a_dead_server_ends_the_run_and_the_same_command_goes_on_without_asking_
     assert later == ["base"]  # writer and referee answered already
 
 
+@pytest.mark.parametrize("said", [None, (200, b"<html>restarting</html>"), (200, b'{"object": "error"}')])
+def test_a_server_that_fails_now_and_then_changes_nothing(tmp_path, serve, monkeypatch, said):
+    monkeypatch.setattr("rufus_plugins.recipes.teacher.BACKOFF_S", 0.0)
+    count, models = iter(range(10_000)), Models(reach=3)
+
+    def flaky(body):
+        return said if next(count) % 4 == 1 else models(body)
+
+    (tmp_path / "whole").mkdir()
+    seeds = [{"question": asked([n, n + 1])} for n in range(8)]
+    _, rows, _ = run(tmp_path / "whole", serve(models), seeds)
+    assert len(rows) == 8
+    assert run(tmp_path, serve(flaky), seeds)[1] == rows
+
+
+def test_a_server_that_answers_nothing_but_hanging_up_ends_the_run(tmp_path, serve, monkeypatch):
+    monkeypatch.setattr("rufus_plugins.recipes.teacher.BACKOFF_S", 0.0)
+    with pytest.raises(InfrastructureError, match="connection_lost"):
+        run(tmp_path, serve(lambda body: None), [{"question": asked([1, 2])}])
+
+
 def test_the_same_seed_draws_the_same_operations(tmp_path, serve):
     made = []
     for at in range(2):
