@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rufus_plugins.errors import ConfigError
@@ -34,6 +34,8 @@ class ShowMask:
     """How many from there on."""
     enable_thinking: bool | None = None
     """As in `rufus data tokenise`."""
+    template_kwargs: dict[str, Any] = field(default_factory=dict)
+    """As in `rufus data tokenise`."""
     stop_tokens: tuple[str, ...] = ()
     """As in `rufus data tokenise`."""
     bounds: bool = False
@@ -43,11 +45,11 @@ class ShowMask:
         from rich.console import Console
 
         console = Console(soft_wrap=True, highlight=False)
-        writer = SFTTokenizer(self.tokenizer, self.mask, stop_tokens=self.stop_tokens)
+        writer = SFTTokenizer(self.tokenizer, self.mask, self.template_kwargs, self.stop_tokens)
         shown = 0
         for raw in itertools.islice(self._from(), self.count):
             shown += 1
-            record = raw.record
+            record = raw.without_nulls()
             console.rule(f"{raw.where} {_visible(str(record.get('id') or ''))}".strip())
             try:
                 thinking = record.get("enable_thinking")

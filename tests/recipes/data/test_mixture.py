@@ -112,3 +112,20 @@ def test_show_mask_marks_what_is_supervised_and_shows_control_characters(corpus,
     assert "set aside" in out
     assert cli.main([*command, "--record", "9"]) == 1
     assert "has no record 9" in capsys.readouterr().err
+
+
+def test_show_mask_shows_what_tokenise_writes_of_columns_that_hold_nulls(corpus, capsys):
+    """In Parquet each call has the arguments of all calls, those of others null."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def chat(**arguments):
+        call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+        asked = {"role": "user", "content": "x"}
+        return {"messages": [asked, {"role": "assistant", "content": "a", "tool_calls": [call]}]}
+
+    pq.write_table(pa.Table.from_pylist([chat(q="here"), chat(n=7)]), corpus / "calls.parquet")
+    command = ["data", "show-mask", "--tokenizer", str(corpus / "tokenizer"), "--mask", "axion", "--count", "2"]
+    assert cli.main([*command, "--input", str(corpus / "calls.parquet")]) == 0
+    out = capsys.readouterr().out
+    assert '{"q": "here"}' in out and '{"n": 7}' in out and "null" not in out
