@@ -45,6 +45,8 @@ class ChatModel(ChatServer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.max_tokens < 1:
+            raise ConfigError(f"max-tokens is {self.max_tokens}; at least 1 is needed.")
         self._cache = DiskCache(self.cache_dir) if self.cache_dir else None
 
     @property

@@ -43,8 +43,14 @@ class AttemptStore:
             raise ConfigError(f"--attempts {path} cannot be used as a file of attempts: {error}") from error
 
     def get(self, table: str, key: str) -> dict[str, Any] | None:
-        row = self._file.execute(f"SELECT body FROM {table} WHERE key = ?", (key,)).fetchone()
-        return None if row is None else json.loads(row[0])
+        try:
+            row = self._file.execute(f"SELECT body FROM {table} WHERE key = ?", (key,)).fetchone()
+            return None if row is None else json.loads(row[0])
+        except (sqlite3.Error, ValueError) as error:
+            raise ConfigError(
+                f"--attempts {self.path} is damaged ({error}): mend it with sqlite3's .recover, or give another "
+                f"--attempts-file and make the attempts anew"
+            ) from error
 
     async def put(self, *rows: tuple[str, str, Mapping[str, Any]]) -> None:
         """Writes (table, key, body), all or none. Returns when they are on disk. What is there already stays."""

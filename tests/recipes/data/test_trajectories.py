@@ -173,6 +173,27 @@ def test_a_kill_loses_no_episode_and_the_output_is_the_same(tmp_path):
         assert len(server.requests) <= needed + 8 * 5  # the episodes that were under way
 
 
+@pytest.mark.parametrize("damage", ["a body", "pages"])
+def test_a_damaged_file_of_attempts_is_said_and_not_a_traceback(tmp_path, damage):
+    import sqlite3
+
+    source, kept = jsonl(tmp_path / "in.jsonl", sums(20)), tmp_path / "kept.sqlite"
+    more = {"environment": "", "environment_fields": (), "attempts_file": str(kept)}
+    with ChatPeer(lambda body: {"content": "It is \\boxed{10}. " + "x" * 500}) as server:
+        collect(server, source, tmp_path / "o.jsonl", **more)
+        with sqlite3.connect(kept) as file:
+            if damage == "a body":
+                file.execute("UPDATE scores SET body = ?", ('{"value"',))
+            file.commit()
+            file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        file.close()
+        if damage == "pages":
+            content = kept.read_bytes()
+            kept.write_bytes(content[:8192] + bytes(len(content) - 8192))
+        with pytest.raises(ConfigError, match="kept.sqlite"):
+            collect(server, source, tmp_path / "again.jsonl", **more)
+
+
 def test_a_wrong_set_up_is_said_before_anything_is_asked(tmp_path):
     source = jsonl(tmp_path / "in.jsonl", sums(1))
     with ChatPeer(calling) as server:

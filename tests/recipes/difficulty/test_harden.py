@@ -184,6 +184,13 @@ def test_what_cannot_be_is_refused_beforehand():
         Harden("http://127.0.0.1/v1", "a", "http://127.0.0.1/v1", "b", reward="judge")
 
 
+def test_an_answer_of_no_tokens_is_refused_before_anything_is_asked(tmp_path, serve):
+    server = serve(Models(reach=2))
+    with pytest.raises(ConfigError, match="max-tokens is 0"):
+        run(tmp_path, server, [{"question": asked([1, 2])}], max_tokens=0)
+    assert not server.bodies
+
+
 def test_a_fenced_reply_is_read_too():
     assert read_question('Here:\n```json\n{"question": "What is the sum of 1 and 2?"}\n```') == (
         "What is the sum of 1 and 2?"
