@@ -142,12 +142,10 @@ class Attempts:
                 await asyncio.sleep(0)
                 while len(flying) >= most:
                     done, flying = await asyncio.wait(flying, return_when=asyncio.FIRST_COMPLETED)
-                    for one in done:
-                        one.result()
+                    _raise_first(done)
             while flying:
                 done, flying = await asyncio.wait(flying, return_when=asyncio.FIRST_COMPLETED)
-                for one in done:
-                    one.result()
+                _raise_first(done)
         finally:
             for one in flying:
                 one.cancel()
@@ -212,7 +210,7 @@ class Attempts:
         known = self.store.get("answers", answer_key)
         try:
             if known is not None and not self.plan.environment:
-                trajectory = restored(task, known)
+                trajectory = self._restored(task, known)
             else:
                 trajectory, known = await (self._episode if self.plan.environment else self._answer)(task, number)
                 if not self.plan.environment:
@@ -235,6 +233,9 @@ class Attempts:
             if made.reason in {t.value for t in Termination if t.fault is Fault.INFRASTRUCTURE}:
                 ending = Termination(made.reason)
             raise InfrastructureError(f"{self.plan.reward} gave no score: {made.message}", ending)
+
+    def _restored(self, task: Task, body: Mapping[str, Any]) -> Trajectory:
+        return restored(task, body)
 
     async def _answer(self, task: Task, number: int) -> tuple[Trajectory, dict[str, Any]]:
         sampling = self.plan.sampling
@@ -266,6 +267,13 @@ class Attempts:
             raise InfrastructureError(rollout.problem or made.termination.value, made.termination)
         kept = stored(made) | {"opening": dialogue.opened, "tools": list(environment.tools)}
         return dataclasses.replace(made, segments=()), kept
+
+
+def _raise_first(done: Iterable[asyncio.Future[None]]) -> None:
+    """One error of all; asyncio prints a traceback of each that nobody asks for."""
+    errors = [one.exception() for one in done]
+    for error in filter(None, errors):
+        raise error
 
 
 def values(scores: Sequence[Mapping[str, Any] | None]) -> list[float]:

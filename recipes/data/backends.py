@@ -235,21 +235,30 @@ class Embedded:
         self._thread: threading.Thread | None = None
         self._closed = False
         self._chat: Any = None
+        self.tokenizer: Any = None
+
+    def _model(self) -> Any:
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        return AutoModelForCausalLM.from_pretrained(self.sampling.model, dtype=torch.float32)
+
+    def _end_ids(self, model: Any) -> frozenset[int]:
+        ends = model.generation_config.eos_token_id or self.tokenizer.eos_token_id
+        return frozenset(ends if isinstance(ends, list) else [ends])
 
     def _load(self) -> None:
-        import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoTokenizer
 
         from rufus_plugins.hosts.verl.chat_tokens import ChatTokens
         from rufus_plugins.hosts.verl.transformers_rollout.generator import Generator
 
         try:
-            tokenizer = AutoTokenizer.from_pretrained(self.sampling.model)
-            model = AutoModelForCausalLM.from_pretrained(self.sampling.model, dtype=torch.float32)
+            self.tokenizer = tokenizer = AutoTokenizer.from_pretrained(self.sampling.model)
+            model = self._model()
         except (OSError, ValueError) as error:
             raise ConfigError(f"--model {self.sampling.model} cannot be loaded: {error}") from error
-        ends = model.generation_config.eos_token_id or tokenizer.eos_token_id
-        self._ends = frozenset(ends if isinstance(ends, list) else [ends])
+        self._ends = self._end_ids(model)
         kwargs = self.sampling.more()
         unknown = set(kwargs) - {"chat_template_kwargs"}
         if unknown:
@@ -271,22 +280,41 @@ class Embedded:
     async def reply(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], seed: int, max_tokens: int
     ) -> Reply:
+        chat = self.chat
+        try:
+            prompt = chat.opening(messages, tools)
+        except Exception as error:  # a template raises what its author chose
+            raise DataError(f"the chat template refuses this conversation: {error}") from error
+        if len(prompt) >= self._room:
+            return Reply(ParsedTurn((), ""), True, 0)
+        made = await self.sampled(prompt, max_tokens, seed, self.sampling.temperature)
+        return Reply(await chat.read(made.tokens, tools), made.finish == "length", len(made.tokens))
+
+    @property
+    def chat(self) -> Any:
+        """The model's chat format (rollouts/turns.py); loads the model."""
+        if self._chat is None:
+            self._load()
+        return self._chat
+
+    async def sampled(
+        self, prompt: Sequence[int], max_tokens: int, seed: int, temperature: float, stop: Sequence[str] = ()
+    ) -> Any:
+        """The generator's `Request`, finished: tokens after `prompt`, which leaves room for one at least.
+
+        Raises `InfrastructureError(ENGINE_FAILED)`.
+        """
         from rufus_plugins.hosts.verl.transformers_rollout.generator import Request
         from rufus_plugins.hosts.verl.transformers_rollout.sampling import Sampling as Rules
 
         if self._chat is None:
             self._load()
-        try:
-            prompt = self._chat.opening(messages, tools)
-        except Exception as error:  # a template raises what its author chose
-            raise DataError(f"the chat template refuses this conversation: {error}") from error
-        if len(prompt) >= self._room:
-            return Reply(ParsedTurn((), ""), True, 0)
         rules = Rules(
             max_tokens=min(max_tokens, self._room - len(prompt)),
-            temperature=self.sampling.temperature,
+            temperature=temperature,
             top_p=self.sampling.top_p,
             stop_token_ids=self._ends,
+            stop_strings=tuple(stop),
             seed=seed,
         )
         loop = asyncio.get_running_loop()
@@ -308,7 +336,7 @@ class Embedded:
             ) from None
         if isinstance(made, Exception):
             raise InfrastructureError(f"{type(made).__name__}: {made}", Termination.ENGINE_FAILED) from made
-        return Reply(await self._chat.read(made.tokens, tools), made.finish == "length", len(made.tokens))
+        return made
 
     def _run(self) -> None:
         """Owns the generator; an error in a step fails all that is running, not the thread."""

@@ -8,7 +8,7 @@ from statistics import mean
 from typing import Any
 
 from rufus_plugins.recipes.demo.display import sparkline
-from rufus_plugins.recipes.demo.intervals import Interval, gain, pass_rate
+from rufus_plugins.recipes.evidence.intervals import Interval, gain, pass_rate
 
 REWARD = "critic/score/mean"
 TRUNCATED = "rufus/truncation/mean"

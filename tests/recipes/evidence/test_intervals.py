@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from rufus_plugins.recipes.demo.intervals import gain, pass_rate
+from rufus_plugins.recipes.evidence.intervals import gain, pass_rate
 
 
 def test_the_interval_of_independent_trials_matches_the_normal_approximation():
