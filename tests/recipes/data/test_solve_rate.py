@@ -1,11 +1,14 @@
 """Solve rates against a loopback server whose answers depend on prompt and seed alone, and that misbehaves."""
 
+import contextlib
+import gc
 import json
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -150,6 +153,22 @@ def test_a_dead_server_ends_the_run_and_a_refusing_one_says_so(tmp_path):
         with pytest.raises(ConfigError, match="refuses every request.*401"):
             rate(server, source, tmp_path / "p.jsonl")
     assert len(server.requests) <= 24  # of 800: what was under way when the first refusal came
+
+
+def test_requests_that_are_refused_together_are_one_message_without_tracebacks(tmp_path, caplog):
+    source = jsonl(tmp_path / "in.jsonl", problems(40))
+    gate = threading.Barrier(8)
+
+    def refuse(handler, count):
+        with contextlib.suppress(threading.BrokenBarrierError):
+            gate.wait(2)  # so that several come back at the same time
+        handler.send(401, b"who are you?")
+        return True
+
+    with ChatPeer(misbehave=refuse) as server, pytest.raises(ConfigError, match="refuses every request"):
+        rate(server, source, tmp_path / "o.jsonl", attempts=1, concurrency=16)
+    gc.collect()  # asyncio speaks of an error that nobody asked for when its task goes
+    assert not [r for r in caplog.records if r.name == "asyncio"]
 
 
 def test_a_full_context_is_an_attempt_and_another_refusal_a_bad_record(tmp_path):
