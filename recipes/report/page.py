@@ -1,0 +1,182 @@
+"""The page: one HTML file without any request, readable on a phone, in the dark, by keyboard and offline."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rufus_plugins.recipes.report import stage_section
+from rufus_plugins.recipes.report.chain_picture import chain_picture, state_of
+from rufus_plugins.recipes.report.findings import checkpoints, findings, guards
+from rufus_plugins.recipes.report.run_folder import Run, StageRun, load
+from rufus_plugins.recipes.report.tables import before_after, guard_matrix
+from rufus_plugins.recipes.report.text import DOT, cut, esc
+from rufus_plugins.recipes.report.token_view import sample_view
+
+FILE = "report.html"
+REFRESH_S = 15
+"""How often the page of a living run loads itself anew. Ours."""
+SAMPLE_BUDGET = 2_400_000
+"""Characters of HTML for the sample rollouts of all stages; a page stays below 5 MB. Ours."""
+EVENTS = 200
+"""Events that are listed. Ours."""
+PROBLEMS = 100
+"""Ours."""
+
+
+def write(run_folder: Path | str, output: Path | str | None = None) -> Path:
+    """Writes the page at once, so that a browser never reads half of it. Returns its path. Raises `ConfigError`."""
+    run = load(run_folder)
+    path = Path(output) if output is not None else run.folder / FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial.write_text(page(run), encoding="utf-8")
+    os.replace(partial, path)
+    return path
+
+
+def page(run: Run, now: float | None = None) -> str:
+    now = time.time() if now is None else now
+    alive = run.alive(now)
+    budget = SAMPLE_BUDGET // max(len(run.stages), 1)
+    last = next((s for s in reversed(run.stages) if s.state in ("running", "done", "failed")), None)
+    stages = "".join(stage_part(run, stage, alive, budget, opened=stage is last) for stage in run.stages)
+    here = Path(__file__)
+    style, script = (here.with_name(name).read_text(encoding="utf-8") for name in ("style.css", "page.js"))
+    # the page's own script by its digest and nothing else: a rollout that slipped through could neither run nor load
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = (
+        f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; "
+        "form-action 'none'"
+    )
+    refresh = f'<noscript><meta http-equiv="refresh" content="{REFRESH_S}"></noscript>' if alive else ""
+    live = (
+        f'<p class="live" data-refresh="{REFRESH_S}"><span>\u25b6 The run is going on; the page loads '
+        f"itself anew every {REFRESH_S} s.</span> "
+        '<button type="button" id="pause" aria-pressed="false">Pause</button></p>'
+        if alive
+        else ""
+    )
+    head = (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        '<meta name="referrer" content="no-referrer"><link rel="icon" href="data:,">'
+        f"{refresh}<title>{esc(run.title)}</title><style>{style}</style></head>"
+    )
+    body = (
+        f"<body>{_patterns()}<main><header><h1>{esc(run.title)}</h1>{_facts(run, alive, now)}{live}</header>"
+        f'<section id="chain"><h2>Chain</h2>{chain_picture(run, alive)}</section>{_missing(run)}'
+        f'<section id="changes"><h2>Before and after</h2>{before_after(findings(run))}</section>'
+        '<section id="guards"><h2>What became of earlier stages</h2>'
+        f"{guard_matrix(guards(run), checkpoints(run))}</section>"
+        f'<section id="stages"><h2>Stages</h2>{stages}</section>{_events(run)}</main>'
+        f"<script>{script}</script></body></html>\n"
+    )
+    return head + body
+
+
+def stage_part(run: Run, stage: StageRun, alive: bool, budget: int, opened: bool) -> str:
+    problems = run.problems
+    metrics = stage_section.metrics_of(stage)
+    figures, missing = stage_section.stage_charts(stage, metrics)
+    notes = []
+    if not metrics.lines:
+        if stage.state in ("running", "done", "failed"):
+            problems.append(f"{stage.folder.name}: no metrics in metrics/*.jsonl.")
+        notes.append("No step has been logged.")
+    elif missing:
+        notes.append(f"Not logged in this stage: {', '.join(missing)}.")
+    if failure := stage.told.get("error"):
+        notes.append(str(failure))
+    mixture = stage_section.mixture_view(run.folder / "data" / stage.name, problems)
+    samples = sample_view(stage, budget)
+    if not samples and metrics.lines and not mixture and "train/loss" not in metrics:
+        notes.append("No sample rollouts were kept (rufus.samples.dir).")
+    kind, sign, words = state_of(stage, alive)
+    steps = f" \u00b7 step {metrics.last_step}" if metrics.lines else ""
+    sections = [
+        stage_section.pick_view(stage),
+        f'<div class="charts">{"".join(figures)}</div>' if figures else "",
+        mixture,
+        f"<h4>Sample rollouts</h4>{samples}" if samples else "",
+        stage_section.how_it_ran(stage),
+    ]
+    return (
+        f'<details class="stage" id="{stage.anchor}"{" open" if opened else ""}><summary><h3>'
+        f"{stage.index:02d} {esc(stage.label)}</h3> <span class='state {kind}'>{sign} {esc(words)}</span>"
+        f'<span class="meta">{steps}</span></summary>'
+        + "".join(f'<p class="note">{esc(note)}</p>' for note in notes)
+        + "".join(sections)
+        + "</details>"
+    )
+
+
+def _facts(run: Run, alive: bool, now: float) -> str:
+    told, code = run.told, run.told.get("code")
+    facts = [f"<span>{esc(run.folder.resolve().name)}</span>"]
+    if told.get("created"):
+        facts.append(f"<span>created {esc(told['created'])}</span>")
+    if isinstance(code, dict):
+        shown = [str(code[key])[:12] for key in ("version", "git") if code.get(key)]
+        facts.append(f"<span>code {esc(' '.join(shown))}</span>")
+    if told.get("overrides"):
+        words = told["overrides"]
+        said = " ".join(map(str, words)) if isinstance(words, list) else str(words)
+        facts.append(f"<span>with <code>{esc(cut(said, 2000)[0])}</code></span>")
+    facts.append(f"<span>page written {datetime.fromtimestamp(now, UTC):%Y-%m-%d %H:%M:%S} UTC</span>")
+    if run.unfinished and not alive and run.touched:
+        when = datetime.fromtimestamp(run.touched, UTC)
+        facts.append(
+            f'<b class="state failed">! the run is not over, and wrote nothing since {when:%Y-%m-%d %H:%M:%S} UTC</b>'
+        )
+    return f'<p class="run-facts">{DOT.join(facts)}</p>'
+
+
+def _missing(run: Run) -> str:
+    """After everything else was read: reading adds to the list."""
+    if not run.problems:
+        return ""
+    rows = "".join(f"<li>{esc(cut(problem, 1000)[0])}</li>" for problem in run.problems[:PROBLEMS])
+    more = len(run.problems) - PROBLEMS
+    rows += f"<li>and {more} more</li>" if more > 0 else ""
+    return f'<section id="missing"><h2>What is missing</h2><ul>{rows}</ul></section>'
+
+
+def _events(run: Run) -> str:
+    if not run.events:
+        return ""
+    rows = []
+    for event in run.events[-EVENTS:]:
+        at, stage, what, detail = (
+            esc(cut("" if event.get(key) is None else str(event[key]), limit)[0])
+            for key, limit in (("at", 40), ("stage", 80), ("event", 80), ("detail", 500))
+        )
+        rows.append(f'<tr><td>{at}</td><td>{stage}</td><td>{what}</td><td class="wrap">{detail}</td></tr>')
+    left = len(run.events) - len(rows)
+    note = f'<p class="note">The first {left} events are in events.jsonl.</p>' if left > 0 else ""
+    return (
+        f'<section><details id="events"><summary><h2>Events</h2> <span class="meta">{len(run.events)}</span></summary>'
+        '<div class="scroll" tabindex="0" role="region" aria-label="Events"><table><thead><tr><th scope="col">when</th>'
+        '<th scope="col">stage</th><th scope="col">event</th><th scope="col">detail</th></tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>{note}</details></section>"
+    )
+
+
+def _patterns() -> str:
+    """Hatchings of the areas, once for all charts."""
+    lines = (
+        "", "M-1 1L1 -1M0 6L6 0M5 7L7 5", "M0 3H6", "M-1 5L1 7M0 0L6 6M5 -1L7 1", "M3 0V6", "M0 3H6M3 0V6",
+        "M2 3a1 1 0 1 0 2 0a1 1 0 1 0 -2 0", "M0 0L6 6M0 6L6 0",
+    )  # fmt: skip
+    made = "".join(
+        f'<pattern id="p{n}" width="6" height="6" patternUnits="userSpaceOnUse">'
+        f'<rect width="6" height="6" class="c{n}"/><path d="{path}" class="hatch"/></pattern>'
+        for n, path in enumerate(lines, start=1)
+    )
+    return f'<svg width="0" height="0" class="defs" aria-hidden="true"><defs>{made}</defs></svg>'
