@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rufus_plugins.recipes.report.chain_picture import state_of
-from rufus_plugins.recipes.report.findings import checkpoints, findings, guards
+from rufus_plugins.recipes.report.findings import Finding, checkpoints, findings, guards
 from rufus_plugins.recipes.report.run_folder import Run, number
 from rufus_plugins.recipes.report.tables import SIGNS, baseline_of
 from rufus_plugins.recipes.report.text import duration, visible
@@ -20,10 +20,8 @@ def summary(run: Run) -> list[Any]:
     parts: list[Any] = [Text(visible(run.title), style="bold"), _chain(run)]
     found = findings(run)
     if found:
-        parts.append(_changes(found))
-        parts += [
-            Text(f"{visible(f.stage.label)}: not compared: {visible(f.why)}", style="red") for f in found if f.refused
-        ]
+        parts.append(Text("Before and after, change with its 95 % interval:"))
+        parts += [line for finding in found for line in _change(finding)]
     parts += _forgotten(run)
     parts += [Text(f"missing: {visible(problem)}", style="yellow") for problem in run.problems[:20]]
     if len(run.problems) > 20:
@@ -31,15 +29,17 @@ def summary(run: Run) -> list[Any]:
     return parts
 
 
+WRAPPED = ("stage", "state", "from")
+"""Columns of text."""
+
+
 def _table(*columns: str) -> Any:
     from rich import box
     from rich.table import Table
 
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
-    for n, column in enumerate(columns):
-        made.add_column(
-            column, justify="right" if n and column not in ("state", "in words", "figure", "from") else "left"
-        )
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        made.add_column(column, justify="left" if column in WRAPPED else "right", no_wrap=column not in WRAPPED)
     return made
 
 
@@ -61,22 +61,26 @@ def _chain(run: Run) -> Any:
     return made
 
 
-def _changes(found: list[Any]) -> Any:
+def _change(finding: Finding) -> list[Any]:
+    """A line per figure, below a line about the stage."""
     from rich.text import Text
 
-    made = _table("stage", "figure", "before", "after", "change [95 %]", "in words")
-    for finding in found:
-        if finding.change is None:
-            why = "protocols differ" if finding.refused else finding.why
-            made.add_row(Text(visible(finding.stage.label)), "", "", "", "", Text(f"not compared: {visible(why)}"))
-            continue
-        below = [visible(finding.stage.label), baseline_of(finding).replace("best constant", "constant")]
-        for n, (title, m) in enumerate(finding.change.metrics.items()):
-            gain = f"{m.gain.value:+.3f} [{m.gain.low:+.3f}, {m.gain.high:+.3f}]".replace("0.", ".")
-            words = Text(f"{SIGNS[m.verdict]} {m.verdict}", style=STYLES[m.verdict])
-            name = Text(below[n] if n < len(below) else "", style="dim" if n else "")
-            made.add_row(name, title, f"{m.before:.3f}", f"{m.after:.3f}", gain, words)
-    return made
+    change, name = finding.change, visible(finding.stage.label)
+    if change is None:
+        why = f"not compared: {finding.why}" if finding.refused else finding.why
+        return [Text(f"{name}: {visible(why)}", style="red" if finding.refused else "dim")]
+    facts = [
+        baseline_of(finding),
+        f"{change.mean.items} items",
+        f"{change.protocol.samples} samples each",
+        *change.notes,
+    ]
+    lines = [Text(name, style="bold").append(f"  {visible(', '.join(f for f in facts if f))}", style="dim")]
+    for title, m in change.metrics.items():
+        line = Text(f"  {title:<12} {m.before:.3f} \u2192 {m.after:.3f}   ")
+        line.append(f"{m.gain.value:+.3f} [{m.gain.low:+.3f}, {m.gain.high:+.3f}]  ")
+        lines.append(line.append(f"{SIGNS[m.verdict]} {m.verdict}", style=STYLES[m.verdict]))
+    return lines
 
 
 def _forgotten(run: Run) -> list[Any]:
