@@ -200,3 +200,6 @@ class Stage:
     """Name of the stage whose checkpoint this one starts from; None = the base model."""
     metric: str = "reward"
     """The held-out metric by which the stage is judged."""
+    tiny: Callable[..., Mapping[str, Any]] | None = None
+    """Writes small generated data for `scale=tiny`: `tiny(output_dir, seed)` returns the report that it also writes as
+    `family.json` (recipes/tiny/families). Idempotent and deterministic. None: the stage has no data of its own."""
