@@ -14,7 +14,7 @@ DEMO := $(BIN)/python -m rufus_plugins.recipes.demo --seed $(SEED) $(if $(FRESH)
 # TORCH_ARGS="--index-url ..." takes it from another index, for example PyTorch's own index of CPU builds.
 TORCH_ARGS ?=
 
-.PHONY: demo demo-control venv test unit e2e vllm verifiers lint bench sandbox clean
+.PHONY: demo demo-control venv test unit e2e vllm verifiers lint bench sandbox chromium clean
 
 demo: $(VENV)/.installed sandbox
 	@exec $(DEMO)
@@ -49,10 +49,14 @@ sandbox:
 	command -v bwrap >/dev/null || \
 	  echo "bubblewrap is missing: install it (sudo apt-get install bubblewrap) for the stronger sandbox."
 
-test: $(VENV)/.installed-dev sandbox
+# The report's page is tested in a real browser.
+chromium:
+	@.ci/chromium
+
+test: $(VENV)/.installed-dev sandbox chromium
 	$(BIN)/python -m pytest -m "not slow" $(ARGS)
 
-unit: $(VENV)/.installed-dev sandbox
+unit: $(VENV)/.installed-dev sandbox chromium
 	$(BIN)/python -m pytest -m "not e2e and not slow" $(ARGS)
 
 e2e: $(VENV)/.installed-dev sandbox
