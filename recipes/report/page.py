@@ -44,7 +44,7 @@ def page(run: Run, now: float | None = None) -> str:
     alive = run.alive(now)
     budget = SAMPLE_BUDGET // max(len(run.stages), 1)
     last = next((s for s in reversed(run.stages) if s.state in ("running", "done", "failed")), None)
-    stages = "".join(stage_part(run, stage, alive, budget, opened=stage is last) for stage in run.stages)
+    stages = "".join(_kept_part(run, stage, alive, budget, stage is last) for stage in run.stages)
     here = Path(__file__)
     style, script = (here.with_name(name).read_text(encoding="utf-8") for name in ("style.css", "page.js"))
     # the page's own script by its digest and nothing else: a rollout that slipped through could neither run nor load
@@ -79,6 +79,33 @@ def page(run: Run, now: float | None = None) -> str:
         f"<script>{script}</script></body></html>\n"
     )
     return head + body
+
+
+_parts: dict[Path, tuple[tuple, str, list[str]]] = {}
+"""Stage folder -> what its part was made of, the part, and what it found missing: a live report makes it once."""
+
+
+def _kept_part(run: Run, stage: StageRun, alive: bool, budget: int, opened: bool) -> str:
+    files = [*stage.folder.glob("*"), *stage.files("metrics/*"), *stage.files("checkpoints/*.jsonl")]
+    files += [*stage.files("samples/*.jsonl"), run.folder / "data" / stage.name / "mixture.json"]
+    stamps = tuple((path.name, _stamp(path)) for path in files)
+    made_of = (stamps, stage.state, alive, budget, opened)
+    known = _parts.get(stage.folder)
+    if known is None or known[0] != made_of:
+        before = len(run.problems)
+        html = stage_part(run, stage, alive, budget, opened)
+        _parts[stage.folder] = (made_of, html, run.problems[before:])
+    else:
+        run.problems += known[2]
+    return _parts[stage.folder][1]
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    try:
+        told = path.stat()
+    except OSError:
+        return (0, 0)
+    return (told.st_size, told.st_mtime_ns)
 
 
 def stage_part(run: Run, stage: StageRun, alive: bool, budget: int, opened: bool) -> str:

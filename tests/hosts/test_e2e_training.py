@@ -170,7 +170,7 @@ def overrides(folder: Path, *more: str) -> list[str]:
         "trainer.test_freq=-1", "trainer.logger=[console,file]", "trainer.total_epochs=1000",
         f"trainer.default_local_dir={folder}/checkpoints", f"trainer.rollout_data_dir={folder}/rollouts",
         # an untrained model never ends by itself: everything would be masked
-        "rufus.mask_terminations=[]", "rufus.routing_replay=rollout",
+        "rufus.mask_terminations=[]", "rufus.routing_replay=rollout", f"rufus.samples.dir={folder}/samples",
         *more,
     ]  # fmt: skip
 
@@ -213,6 +213,23 @@ def test_faulted_samples_are_counted_and_stay_out_of_the_reward(trained, folder)
         assert metrics.get("rufus/faults/judge_failed", 0) == faulted
         assert math.isclose(metrics["critic/score/mean"], sum(sound) / len(sound), rel_tol=1e-4)
     assert total > 0, "choose another seed: no answer met the broken judge"
+
+
+def test_by_default_four_rollouts_of_the_first_step_are_kept_the_best_and_the_worst_among_them(trained, folder):
+    assert [path.name for path in (folder / "samples").iterdir()] == ["step-000001.jsonl"]
+    records = [json.loads(line) for line in (folder / "samples/step-000001.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (folder / "rollouts/1.jsonl").read_text().splitlines()]
+    sound = [row["score"] for row in rows if zlib.crc32(row["output"].encode()) % 4]
+    assert [record["chosen"] for record in records] == ["best", "worst", "random", "random"]
+    assert records[0]["score"] == pytest.approx(max(sound)) and records[1]["score"] == pytest.approx(min(sound))
+    for record in records:
+        [segment] = record["segments"]
+        [part] = segment["parts"]
+        assert len(part["texts"]) == len(part["kinds"]) == len(part["logprobs"]) == segment["response_tokens"]
+        assert 0 < segment["response_tokens"] <= 24
+        assert record["left_out"] == (record["termination"] == "judge_failed")
+        assert set(part["kinds"]) == ({"m"} if record["left_out"] else {"s"})
+        assert (record["explanation"] == "the judge is down") == record["left_out"]
 
 
 def test_validation_runs_before_training_and_does_not_count_faults(trained):
