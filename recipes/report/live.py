@@ -9,6 +9,9 @@ from pathlib import Path
 from rufus_plugins.recipes.report import page
 from rufus_plugins.recipes.report.run_folder import load
 
+BETWEEN_S = 180.0
+"""After its last known stage a run that wrote something so lately may have another one to come. Ours."""
+
 
 def follow(
     run_folder: Path,
@@ -18,10 +21,10 @@ def follow(
     sleep: Callable[[float], None] = time.sleep,
 ) -> Path:
     """Ends when the run does, or gives no sign of life. The last page is that of the ended run."""
-    path = page.write(run_folder, output)
+    path = page.write(run_folder, output, BETWEEN_S)
     said(f"{path}: written every {every_s:g} s while the run goes on; Ctrl-C ends this, not the run")
-    while load(run_folder).alive():
+    while load(run_folder).alive(between_s=BETWEEN_S):
         sleep(every_s)
-        path = page.write(run_folder, output)
+        page.write(run_folder, output, BETWEEN_S)
     said("The run is not going on (any more).")
     return page.write(run_folder, output)

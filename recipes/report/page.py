@@ -28,20 +28,23 @@ PROBLEMS = 100
 """Ours."""
 
 
-def write(run_folder: Path | str, output: Path | str | None = None) -> Path:
-    """Writes the page at once, so that a browser never reads half of it. Returns its path. Raises `ConfigError`."""
+def write(run_folder: Path | str, output: Path | str | None = None, between_s: float = 0.0) -> Path:
+    """Writes the page at once, so that a browser never reads half of it. Returns its path. Raises `ConfigError`.
+
+    `between_s`: see `Run.alive`; the page of a living run loads itself anew.
+    """
     run = load(run_folder)
     path = Path(output) if output is not None else run.folder / FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    partial.write_text(page(run), encoding="utf-8")
+    partial.write_text(page(run, between_s=between_s), encoding="utf-8")
     os.replace(partial, path)
     return path
 
 
-def page(run: Run, now: float | None = None) -> str:
+def page(run: Run, now: float | None = None, between_s: float = 0.0) -> str:
     now = time.time() if now is None else now
-    alive = run.alive(now)
+    alive = run.alive(now, between_s)
     budget = SAMPLE_BUDGET // max(len(run.stages), 1)
     last = next((s for s in reversed(run.stages) if s.state in ("running", "done", "failed")), None)
     stages = "".join(_kept_part(run, stage, alive, budget, stage is last) for stage in run.stages)
@@ -86,8 +89,13 @@ _parts: dict[Path, tuple[tuple, str, list[str]]] = {}
 
 
 def _kept_part(run: Run, stage: StageRun, alive: bool, budget: int, opened: bool) -> str:
-    files = [*stage.folder.glob("*"), *stage.files("metrics/*"), *stage.files("checkpoints/*.jsonl")]
-    files += [*stage.files("samples/*.jsonl"), run.folder / "data" / stage.name / "mixture.json"]
+    files = [
+        *stage.folder.glob("*"),
+        *stage.files("metrics/*"),
+        *stage.files("logs/*"),
+        *stage.files("checkpoints/*.jsonl"),
+    ]
+    files += [*stage.files("samples/*.jsonl"), run.folder / "data" / stage.data_name / "mixture.json"]
     stamps = tuple((path.name, _stamp(path)) for path in files)
     made_of = (stamps, stage.state, alive, budget, opened)
     known = _parts.get(stage.folder)
@@ -121,7 +129,7 @@ def stage_part(run: Run, stage: StageRun, alive: bool, budget: int, opened: bool
         notes.append(f"Not logged in this stage: {', '.join(missing)}.")
     if failure := stage.told.get("error"):
         notes.append(str(failure))
-    mixture = stage_section.mixture_view(run.folder / "data" / stage.name, problems)
+    mixture = stage_section.mixture_view(run.folder / "data" / stage.data_name, problems)
     samples = sample_view(stage, budget)
     if not samples and metrics.lines and not mixture and "train/loss" not in metrics:
         notes.append("No sample rollouts were kept (rufus.samples.dir).")
@@ -133,6 +141,7 @@ def stage_part(run: Run, stage: StageRun, alive: bool, budget: int, opened: bool
         mixture,
         f"<h4>Sample rollouts</h4>{samples}" if samples else "",
         stage_section.how_it_ran(stage),
+        "" if stage.state == "done" else stage_section.log_view(stage),
     ]
     return (
         f'<details class="stage" id="{stage.anchor}"{" open" if opened else ""}><summary><h3>'

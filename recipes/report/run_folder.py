@@ -41,6 +41,12 @@ class StageRun:
         return re.sub(r"[^\w-]+", "-", self.folder.name)
 
     @property
+    def data_name(self) -> str:
+        """Of its folder below `data/`: the name, unless that is no plain one."""
+        plain = re.fullmatch(r"\w[\w.-]*", self.name)
+        return self.name if plain else re.sub(r"^\d+-|@.*$", "", self.folder.name)
+
+    @property
     def parent(self) -> Mapping[str, Any]:
         return mapping(self.told.get("parent"))
 
@@ -84,12 +90,16 @@ class Run:
     def unfinished(self) -> bool:
         return any(stage.state in ("running", "pending") for stage in self.stages)
 
-    def alive(self, now: float | None = None) -> bool:
-        """Whether something is still going on, as far as files tell."""
-        last = self.events[-1].get("event") if self.events else None
-        if not self.unfinished or last in ("failed", "interrupted"):
+    def alive(self, now: float | None = None, between_s: float = 0.0) -> bool:
+        """Whether something is still going on, as far as files tell. `between_s`: how long the next stage may take to
+        appear after the last one that is known."""
+        last = self.events[-1] if self.events else {}
+        if last.get("event") in ("failed", "interrupted") or (
+            last.get("event") == "finished" and not last.get("stage")
+        ):
             return False
-        return (time.time() if now is None else now) - self.touched < QUIET_S
+        quiet = (time.time() if now is None else now) - self.touched
+        return quiet < (QUIET_S if self.unfinished else between_s)
 
     def stage(self, name: Any, branch: str | None = None) -> StageRun | None:
         """The stage of this name, on the branch if it is there, else on the trunk."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -81,6 +82,15 @@ RL_CHARTS: tuple[tuple[str, tuple[tuple[str, str], ...], str], ...] = (
         (("rufus/rollout/turns/mean", "turns"), ("rufus/rollout/tool_calls/mean", "tool calls")),
         "per rollout",
     ),
+    ("Contexts", (("rufus/rollout/segments/mean", "mean"), ("rufus/rollout/segments/max", "most")), "per rollout"),
+    (
+        "Age of rollouts",
+        (
+            ("training/off_policy/trajectory_staleness/mean", "mean"),
+            ("training/off_policy/trajectory_staleness/max", "most"),
+        ),
+        "steps since they were sampled",
+    ),
     ("Lost rollouts", (("rufus/faults", "faults of our side"),), "per step; never trained on"),
 )
 SFT_CHARTS = (
@@ -89,6 +99,8 @@ SFT_CHARTS = (
     ("Learning rate", (("train/lr", "learning rate"),), ""),
     ("Tokens per step", (("train/global_tokens", "tokens"),), ""),
 )
+PLAIN = {"Contexts": 1, "Age of rollouts": 0, "Lost rollouts": 0}
+"""Charts that are left out where nothing exceeds this: one context, no age, no loss."""
 ALWAYS = {"Reward", "Response length", "Truncated rollouts", "Route match", "KL", "Gradient norm", "Seconds per step"}
 """Charts of an RL stage whose absence is mentioned."""
 _LISTED = {name for charts in (RL_CHARTS, SFT_CHARTS) for _, metrics, _ in charts for name, _ in metrics}
@@ -112,8 +124,8 @@ def stage_charts(stage: StageRun, metrics: Metrics) -> tuple[list[str], list[str
     figures, missing = [], []
     for title, listed, note in SFT_CHARTS if tuned else RL_CHARTS:
         there = [(label, curve(metrics.series(name))) for name, label in listed if name in metrics]
-        if title == "Lost rollouts" and not any(c.highs and max(h or 0 for h in c.highs) > 0 for _, c in there):
-            continue
+        if not any((high or 0) > PLAIN.get(title, -math.inf) for _, c in there for high in c.highs):
+            there = []
         marks = [(picked, f"picked: step {picked}")] if picked is not None and title == "Loss" else []
         made = line_chart(title, there, marks, note)
         figures += [made] if made else []
@@ -255,6 +267,31 @@ def how_it_ran(stage: StageRun) -> str:
             f'<button type="button" class="copy">Copy</button><pre tabindex="0">{esc(text[:100_000])}</pre></details>'
         )
     return "".join(parts)
+
+
+LOG_BYTES = 12_000
+"""Of the end of a log. Ours."""
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+def log_view(stage: StageRun) -> str:
+    """The last lines of the youngest log, folded."""
+    files = stage.files("logs/*.log")
+    if not files:
+        return ""
+    try:
+        with files[-1].open("rb") as file:
+            file.seek(max(file.seek(0, 2) - LOG_BYTES, 0))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+    lines = _ANSI.sub("", text).replace("\r\n", "\n").replace("\r", "\n").splitlines()[-60:]
+    shown = "\n".join(lines)
+    return (
+        f'<details class="text" id="{stage.anchor}-log"{" open" if stage.state == "failed" else ""}>'
+        f"<summary>Last lines of {esc(files[-1].name)}</summary>"
+        f'<button type="button" class="copy">Copy</button><pre tabindex="0">{esc(shown)}</pre></details>'
+    )
 
 
 def pick_view(stage: StageRun) -> str:

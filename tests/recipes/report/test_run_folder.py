@@ -169,6 +169,30 @@ def test_a_run_that_was_killed_is_said_to_have_stopped(usual):
     assert not load(usual.folder).alive()
 
 
+def test_between_two_stages_a_live_report_waits_and_a_plain_one_does_not(make, tmp_path):
+    chain = make.Chain(tmp_path / "run")
+    chain.stage(0, "sft", None, "a", "b")
+    run = load(chain.folder)
+    assert not run.alive() and run.alive(between_s=180) and not run.alive(run.touched + 181, between_s=180)
+    assert 'id="pause"' not in page(run) and 'id="pause"' in page(run, between_s=180)
+    chain.event("sft", "finished")
+    assert load(chain.folder).alive(between_s=180)
+    chain.event(None, "finished")  # the chain's own end
+    assert not load(chain.folder).alive(between_s=180)
+
+
+def test_a_failed_stage_shows_the_end_of_its_log(usual):
+    told = json.loads((usual.folder / "stages/03-general_agent/stage.json").read_text())
+    usual.write("stages/03-general_agent/stage.json", told | {"state": "failed"})
+    usual.write("stages/03-general_agent/logs/rl-000.log", "an older attempt")
+    log = "\n".join(f"line {n}" for n in range(5000)) + "\n\x1b[31mRuntimeError: <it> broke\x1b[0m\r\n"
+    usual.write("stages/03-general_agent/logs/rl-001.log", log)
+    shown = page(load(usual.folder))
+    assert "line 4999\nRuntimeError: &lt;it&gt; broke</pre>" in shown
+    assert "line 4000" not in shown and "an older attempt" not in shown
+    assert "last lines of rl-001.log" in shown.lower() and "rl-000.log" not in shown
+
+
 def test_live_writes_until_the_run_is_over(usual):
     pages = []
 
@@ -178,6 +202,7 @@ def test_live_writes_until_the_run_is_over(usual):
         if len(pages) == 2:
             told = json.loads((usual.folder / "stages/03-general_agent/stage.json").read_text())
             usual.write("stages/03-general_agent/stage.json", told | {"state": "failed"})
+            usual.event("general_agent", "failed")
 
     path = live.follow(usual.folder, said=lambda line: None, sleep=sleep)
     assert len(pages) == 2 and all('id="pause"' in text for text in pages)
