@@ -253,16 +253,21 @@ def content_digest(path: Path) -> str:
     """sha256 of a file; of a folder, over the names and contents of all files in it. Raises `ConfigError`."""
     try:
         if path.is_file():
-            return hashlib.sha256(path.read_bytes()).hexdigest()
+            return _of_file(path)
         if not path.is_dir():
             raise FileNotFoundError(f"there is no {path}")
         made = hashlib.sha256()
         for file in sorted(p for p in path.rglob("*") if p.is_file()):
             made.update(f"{file.relative_to(path).as_posix()}\0".encode())
-            made.update(hashlib.sha256(file.read_bytes()).digest())
+            made.update(bytes.fromhex(_of_file(file)))
         return made.hexdigest()
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error}") from None
+
+
+def _of_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _without_paths(value: Any, where: str, paths: dict[str, str]) -> Any:
