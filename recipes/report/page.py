@@ -166,12 +166,17 @@ def _facts(run: Run, alive: bool, now: float) -> str:
         said = " ".join(map(str, words)) if isinstance(words, list) else str(words)
         facts.append(f"<span>with <code>{esc(cut(said, 2000)[0])}</code></span>")
     facts.append(f"<span>page written {datetime.fromtimestamp(now, UTC):%Y-%m-%d %H:%M:%S} UTC</span>")
-    if run.unfinished and not alive and run.touched:
-        when = datetime.fromtimestamp(run.touched, UTC)
-        facts.append(
-            f'<b class="state failed">! the run is not over, and wrote nothing since {when:%Y-%m-%d %H:%M:%S} UTC</b>'
-        )
+    if run.unfinished and not alive:
+        facts.append(f'<b class="state failed">! {esc(_how_it_stopped(run))}</b>')
     return f'<p class="run-facts">{DOT.join(facts)}</p>'
+
+
+def _how_it_stopped(run: Run) -> str:
+    last = run.events[-1] if run.events else {}
+    if last.get("event") in ("failed", "interrupted"):
+        return f"the run is not over: {last.get('stage') or 'the chain'} {last['event']}"
+    when = datetime.fromtimestamp(run.touched, UTC)
+    return f"the run is not over, and wrote nothing since {when:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _missing(run: Run) -> str:
