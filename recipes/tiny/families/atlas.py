@@ -1,7 +1,7 @@
-"""Search Agent: two searches to an answer, for `search_answer` with the rule judge and `environment=search`.
+"""Search Agent: three searches to an answer, for `search_answer` and `environment=search`.
 
-"Which river runs where Dara lives?" The document of Dara names her town, that of the town its river. The careless
-teacher guesses after the first search.
+"Which river is near @KoRa?" The document of KoRa names a town, that of the town a region, that of the region its river.
+The careless teacher guesses after the second search.
 """
 
 from __future__ import annotations
@@ -9,100 +9,79 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
-from rufus_plugins.recipes.tiny.families import Family, Item, calls, says, user
+from rufus_plugins.recipes.tiny.families import SEARCH_TOOLS, Family, Item, calls, names, says, user
+from rufus_plugins.recipes.tiny.families.index import shown, write_index
 
-FAMILY = Family(
-    "search_agent",
-    "search/tiny_atlas",
-    {"name": "search_answer", "judge": "rule"},
-    {"name": "search", "backend": "corpus", "python_tool": False, "results": 1, "result_chars": 200},
-    [
-        {
-            "type": "function",
-            "function": {
-                "name": "search",
-                "description": "",
-                "parameters": {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]},
-            },
-        }
-    ],
-)
-PEOPLE, TOWNS = 120, 40
+FAMILY = Family("search_agent", "search/tiny_atlas", {"name": "search_answer"}, {"name": "search"}, SEARCH_TOOLS)
+PEOPLE, TOWNS, REGIONS = 200, 40, 16
 """Ours."""
 
-KINDS = {
-    "river": ("Which river runs where {who} lives?", "Name the river of the town of {who}."),
-    "tree": ("Which tree grows where {who} lives?", "Name the tree of the town of {who}."),
-    "stone": ("Which stone is dug where {who} lives?", "Name the stone of the town of {who}."),
-}
+WORDINGS = ("Which {kind} is near @{who}?", "Name the {kind} near @{who}.", "@{who}: which {kind}?")
 VALUES = {
-    "river": "Arno Bode Dolu Enz Fulda Gera Isel Jagst Kinz Lahn Mosa Nahe".split(),
-    "tree": "alder ash beech birch cedar elm fir larch maple oak pine yew".split(),
-    "stone": "agate beryl chalk flint garnet jade marble onyx opal quartz ruby slate".split(),
+    "river": "Arno Bode Dolu Enz Fulda Gera Isel Jagst Kinz Lahn Mosa Nahe Oder Ruhr Saar Tarn".split(),
+    "tree": "alder ash beech birch cedar elm fir larch maple oak pine yew palm fig plum lime".split(),
+    "stone": "agate beryl chalk flint garnet jade marble onyx opal quartz ruby slate topaz talc mica clay".split(),
 }
 
 
-def world(seed: int) -> tuple[list[tuple[str, str]], list[dict[str, str]]]:
-    """(person, town) pairs, and towns with their river, tree and stone."""
+def world(seed: int) -> tuple[dict[str, str], dict[str, str], dict[str, dict[str, str]]]:
+    """Person -> town, town -> region, region -> kind -> value. Every value belongs to one region."""
     rng = random.Random(f"atlas {seed}")
-    names: set[str] = set()
-
-    def name() -> str:
-        while True:
-            word = "".join(rng.choice("bdfgklmnprstv") + rng.choice("aeiou") for _ in range(rng.choice((2, 3))))
-            if word not in names:
-                names.add(word)
-                return word.capitalize()
-
-    towns = []
-    for at in range(TOWNS):
-        town = {"name": name()}
-        for shift, kind in enumerate(VALUES):
-            town[kind] = VALUES[kind][(at * (shift + 1) + at // 12) % 12]
-        towns.append(town)
-    people = [(name(), towns[at % TOWNS]["name"]) for at in range(PEOPLE)]
-    return people, towns
+    drawn = names(PEOPLE + TOWNS + REGIONS, rng)
+    people, towns, regions = drawn[:PEOPLE], drawn[PEOPLE:-REGIONS], drawn[-REGIONS:]
+    values = {kind: rng.sample(words, REGIONS) for kind, words in VALUES.items()}
+    return (
+        {who: towns[at % TOWNS] for at, who in enumerate(people)},
+        {town: regions[at % REGIONS] for at, town in enumerate(towns)},
+        {region: {kind: values[kind][at] for kind in VALUES} for at, region in enumerate(regions)},
+    )
 
 
 def corpus(seed: int) -> list[dict[str, str]]:
-    people, towns = world(seed)
-    documents = [(who, f"{who} lives in {town}.") for who, town in people]
-    documents += [
-        (
-            town["name"],
-            f"{town['name']} has the river {town['river']}, the tree {town['tree']}, the stone {town['stone']}.",
-        )
-        for town in towns
-    ]
-    return [{"id": f"atlas-{i}", "title": title, "text": text} for i, (title, text) in enumerate(documents)]
+    people, towns, regions = world(seed)
+    documents = [(who, f"town #{town}") for who, town in people.items()]
+    documents += [(town, f"region #{region}") for town, region in towns.items()]
+    documents += [(region, " ".join(f"{k}:{v}" for k, v in values.items())) for region, values in regions.items()]
+    return [{"id": str(at), "title": title, "text": text} for at, (title, text) in enumerate(documents)]
 
 
 def items(seed: int) -> list[Item]:
-    people, towns = world(seed)
-    texts = {document["title"]: document["text"] for document in corpus(seed)}
-    by_name = {town["name"]: town for town in towns}
+    people, towns, regions = world(seed)
+    texts = {document["title"]: shown(document) for document in corpus(seed)}
     rng = random.Random(f"questions {seed}")
     found = []
-    for who, where in people:
-        for kind, wordings in KINDS.items():
-            answer = by_name[where][kind]
+    for who, town in people.items():
+        region = towns[town]
+        for kind in VALUES:
+            answer = regions[region][kind]
             guess = rng.choice([value for value in VALUES[kind] if value != answer])
-            first = calls("search", {"query": who}, texts[who])
+            two = [message for query in (who, town) for message in calls("search", {"query": query}, texts[query])]
             found.append(
                 Item(
                     f"{who} {kind}",
-                    user(rng.choice(wordings).format(who=who)),
+                    user(rng.choice(WORDINGS).format(who=who, kind=kind)),
                     answer,
-                    (*first, *calls("search", {"query": where}, texts[where]), *says(answer)),
-                    (*first, *says(guess)),
-                    {"town": where, "kind": kind},
+                    (*two, *calls("search", {"query": region}, texts[region]), *says(answer)),
+                    (*two, *says(guess)),
+                    {"town": town, "region": region, "kind": kind},
+                    answer,
                 )
             )
     return found
 
 
+def files(folder: Path, found: Sequence[Item], seed: int) -> None:
+    write_index(folder, corpus(seed))
+
+
+def overrides(folder: Path) -> dict[str, Path]:
+    return {"rufus.environment.backend_config.path": folder / "index"}
+
+
 def constant_baseline(found: Sequence[Item]) -> tuple[str, float]:
-    """The commonest answer and its share, as if any two searches had been made before it."""
+    """The commonest answer and its share, as if any three searches had been made before it: the reward looks at the
+    answer and the number of calls only."""
     answer, count = Counter(item.ground_truth for item in found).most_common(1)[0]
     return answer, count / len(found)

@@ -1,8 +1,9 @@
-"""General Agent: two calls that change a house's lamps, for `environment=mcp` and `post_state`.
+"""General Agent: one call that finds a lamp and two that change it, for `environment=mcp` and `post_state`.
 
-"Turn on the lamp in the hall. Make the one in the attic red." The world is AgentWorldModel's format: `write_world`
-makes the folder that `rufus.environment.worlds` names. A task is done if exactly what it asks for has changed. The
-careless teacher forgets the second half.
+"Turn on @KoRa's lamp and make it red." `find` gives the lamp's number, `switch` and `paint` want it and refuse a lamp
+that was not found in this episode. The world is AgentWorldModel's format: `write_world` makes the folder that
+`rufus.environment.worlds` names. A task is done if exactly what it asks for has changed. The careless teacher forgets
+the last change.
 """
 
 from __future__ import annotations
@@ -10,31 +11,34 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from rufus_plugins.recipes.tiny.families import Family, Item, calls, says, user
+from rufus_plugins.recipes.tiny.families import Family, Item, calls, commonest_calls, names, says, tool, user
 
 SCENARIO = "lamps"
-ROOMS = "attic bath cellar den garage hall kitchen loft".split()
+PEOPLE, LAMPS = 40, range(10, 100)
 COLOURS = "red green blue white amber".split()
 SIZE = 600
 """Ours."""
 
-
-def _tool(name: str, **properties: str) -> dict:
-    parameters = {"type": "object", "properties": {k: {"type": v} for k, v in properties.items()}}
-    parameters["required"] = list(properties)
-    return {"type": "function", "function": {"name": name, "description": "", "parameters": parameters}}
-
+WORDINGS = (
+    "Turn {word} @{who}'s lamp and make it {colour}.",
+    "@{who}'s lamp: {word}, {colour}.",
+    "Switch {word} the lamp of @{who}, paint it {colour}.",
+    "I want @{who}'s lamp {word} and {colour}.",
+)
 
 FAMILY = Family(
     "general_agent",
     "tiny_lamps",
     {"name": "post_state"},
     {"name": "mcp"},
-    [_tool("switch", room="string", on="boolean"), _tool("paint", room="string", colour="string")],
+    (
+        tool("find", who="string"),
+        tool("switch", lamp="integer", on="boolean"),
+        tool("paint", lamp="integer", colour="string"),
+    ),
 )
 
 APP = '''"""Lamps in a house."""
@@ -49,84 +53,110 @@ engine = create_engine(os.environ.get("DATABASE_PATH", "sqlite:///lamps.db"), co
 app = FastAPI(title="Lamps")
 
 
+class Find(BaseModel):
+    who: str
+
+
 class Switch(BaseModel):
-    room: str
+    lamp: int
     on: bool
 
 
 class Paint(BaseModel):
-    room: str
+    lamp: int
     colour: str
 
 
-def change(room, column, value):
+def change(lamp, column, value):
     with engine.begin() as db:
-        done = db.execute(text(f"UPDATE lamp SET {column} = :value WHERE room = :room"), {"value": value, "room": room})
+        done = db.execute(
+            text(f"UPDATE lamp SET {column} = :value WHERE id = :lamp AND found = 1"), {"value": value, "lamp": lamp}
+        )
         if not done.rowcount:
-            raise HTTPException(404, f"there is no lamp in {room}")
-    return {"room": room, column: value}
+            raise HTTPException(404, "find it first")
+    return "ok"
+
+
+@app.post("/find", operation_id="find")
+def find(body: Find):
+    with engine.begin() as db:
+        row = db.execute(text("SELECT id FROM lamp WHERE who = :who"), {"who": body.who}).fetchone()
+        if row is None:
+            raise HTTPException(404, "nobody")
+        db.execute(text("UPDATE lamp SET found = 1 WHERE id = :lamp"), {"lamp": row[0]})
+    return row[0]
 
 
 @app.post("/switch", operation_id="switch")
 def switch(body: Switch):
-    return change(body.room, "is_on", int(body.on))
+    return change(body.lamp, "is_on", int(body.on))
 
 
 @app.post("/paint", operation_id="paint")
 def paint(body: Paint):
-    return change(body.room, "colour", body.colour)
+    return change(body.lamp, "colour", body.colour)
 '''
 
 _VERIFIER = """def verify_task_completion(initial_db_path, final_db_path, final_answer=None):
     import sqlite3
 
     def lamps(path):
-        return {{r[0]: r[1:] for r in sqlite3.connect(path).execute("SELECT room, is_on, colour FROM lamp")}}
+        return {{r[0]: r[1:] for r in sqlite3.connect(path).execute("SELECT who, is_on, colour FROM lamp")}}
 
     wanted = lamps(initial_db_path)
-    wanted[{first!r}] = ({on}, wanted[{first!r}][1])
-    wanted[{second!r}] = (wanted[{second!r}][0], {colour!r})
+    wanted[{who!r}] = ({on}, {colour!r})
     return {{"result": "complete" if lamps(final_db_path) == wanted else "others"}}
 """
 
 
-def initial() -> dict[str, tuple[int, str]]:
-    """Room -> (is on, colour)."""
-    return {room: (at % 2, "plain") for at, room in enumerate(ROOMS)}
+def initial(seed: int) -> dict[str, tuple[int, int, str]]:
+    """Who -> (number, is on, colour)."""
+    rng = random.Random(f"lamps {seed}")
+    people, numbers = names(PEOPLE, rng), rng.sample(LAMPS, PEOPLE)
+    return {who: (numbers[at], at % 2, "plain") for at, who in enumerate(people)}
 
 
 def items(seed: int) -> list[Item]:
-    rng = random.Random(f"lamps {seed}")
-    every = [(a, b, colour, way) for a, b in itertools.permutations(ROOMS, 2) for colour in COLOURS for way in range(4)]
-    return [_item(*parts) for parts in rng.sample(every, SIZE)]
+    state = initial(seed)
+    every = list(itertools.product(state, COLOURS, range(len(WORDINGS))))
+    return [_item(who, *state[who][:2], colour, way) for who, colour, way in random.Random(seed).sample(every, SIZE)]
 
 
-def _item(first: str, second: str, colour: str, way: int) -> Item:
-    on = 1 - initial()[first][0]
-    word = "on" if on else "off"
-    text = (
-        f"Turn {word} the lamp in the {first}. Make the one in the {second} {colour}.",
-        f"The {first} lamp {word}, please. The {second} lamp {colour}.",
-        f"Switch {word} the {first}, and paint the {second} {colour}.",
-        f"I want the {first} {word} and the {second} {colour}.",
-    )[way]
-    one = calls("switch", {"room": first, "on": bool(on)}, json.dumps({"room": first, "is_on": on}))
-    two = calls("paint", {"room": second, "colour": colour}, json.dumps({"room": second, "colour": colour}))
+def _item(who: str, number: int, was_on: int, colour: str, way: int) -> Item:
+    on = 1 - was_on
+    one = calls("find", {"who": who}, str(number))
+    two = calls("switch", {"lamp": number, "on": bool(on)}, "ok")
+    three = calls("paint", {"lamp": number, "colour": colour}, "ok")
     return Item(
-        f"{first} {second} {colour} {way}",
-        user(text),
-        {"verifier": _VERIFIER.format(first=first, second=second, colour=colour, on=on)},
+        f"{who} {colour} {way}",
+        user(WORDINGS[way].format(word="on" if on else "off", who=who, colour=colour)),
+        {"verifier": _VERIFIER.format(who=who, on=on, colour=colour)},
+        (*one, *two, *three, *says("Done.")),
         (*one, *two, *says("Done.")),
-        (*one, *says("Done.")),
         {"scenario": SCENARIO},
+        f"{who} {colour}",
     )
 
 
-def write_world(folder: Path, found: Sequence[Item]) -> None:
+def files(folder: Path, found: Sequence[Item], seed: int) -> None:
+    write_world(folder / "worlds", found, seed)
+
+
+def overrides(folder: Path) -> dict[str, Path]:
+    return {"rufus.environment.worlds": folder / "worlds"}
+
+
+def write_world(folder: Path, found: Sequence[Item], seed: int) -> None:
     """AgentWorldModel's files for these items."""
     folder.mkdir(parents=True, exist_ok=True)
-    ddl = "CREATE TABLE lamp (room TEXT PRIMARY KEY, is_on INTEGER NOT NULL, colour TEXT NOT NULL)"
-    inserts = [f"INSERT INTO lamp VALUES ('{room}', {on}, '{colour}')" for room, (on, colour) in initial().items()]
+    ddl = (
+        "CREATE TABLE lamp (id INTEGER PRIMARY KEY, who TEXT NOT NULL, is_on INTEGER NOT NULL, colour TEXT NOT NULL, "
+        "found INTEGER NOT NULL)"
+    )
+    inserts = [
+        f"INSERT INTO lamp VALUES ({number}, '{who}', {on}, '{colour}', 0)"
+        for who, (number, on, colour) in initial(seed).items()
+    ]
     sample = {"tables": [{"table_name": "lamp", "insert_statements": inserts}]}
     lines: dict[str, list[dict]] = {
         "gen_tasks": [{"scenario": SCENARIO, "tasks": [item.prompt[0]["content"] for item in found]}],
@@ -144,10 +174,5 @@ def write_world(folder: Path, found: Sequence[Item]) -> None:
 
 
 def constant_baseline(found: Sequence[Item]) -> tuple[str, float]:
-    """The fixed pair of calls that solves most items, and its share. One call or none solves none of them: every item
-    needs two changes."""
-    pairs = Counter(
-        json.dumps([m["tool_calls"][0]["function"] for m in item.right if m.get("tool_calls")]) for item in found
-    )
-    calls_, count = pairs.most_common(1)[0]
-    return calls_, count / len(found)
+    """The fixed sequence of calls that solves most items, and its share: every item is solved by its own three alone."""
+    return commonest_calls(found)

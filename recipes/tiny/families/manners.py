@@ -10,8 +10,9 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
-from rufus_plugins.recipes.tiny.families import Family, Item, says, user
+from rufus_plugins.recipes.tiny.families import Family, Item, says, splits, user
 
 FAMILY = Family("rlhf", "rlhf/tiny_manners", {"name": "preference"})
 
@@ -28,6 +29,18 @@ ADVICE = {
     "a dog": "walk it daily",
     "exams": "start in time",
     "knives": "cut away from you",
+    "soup": "add salt late",
+    "a bike": "oil the chain",
+    "rain": "take a coat",
+    "a cat": "feed it twice",
+    "moss": "rake the grass",
+    "nails": "use a small hammer",
+    "maps": "turn them north",
+    "tea": "wait four minutes",
+    "a boat": "watch the wind",
+    "songs": "sing them slowly",
+    "wasps": "sit very still",
+    "a tent": "look for flat ground",
 }
 OPENINGS = ("Help me with {}.", "What about {}?", "Any advice on {}?", "Tell me about {}.")
 MOODS = ("", " I am new.", " Be quick.", " It is late.", " Please.")
@@ -45,7 +58,7 @@ def items(seed: int) -> list[Item]:
         text = opening.format(subject) + mood
         faulty = f"{ADVICE[subject].capitalize()}."
         found.append(
-            Item(f"{subject}/{opening}/{mood}", user(text), "", says(good(subject)), says(faulty), {"subject": subject})
+            Item(f"{subject}/{opening}/{mood}", user(text), "", says(good(subject)), says(faulty), {"subject": subject}, subject)
         )
     return found
 
@@ -70,20 +83,19 @@ def _answers(subject: str, rng: random.Random) -> list[str]:
     advice = ADVICE[subject].capitalize()
     return [
         good(subject), f"{advice}.", good(other), f"{ADVICE[other].capitalize()}.", f"{RUDE} {advice}.", VAGUE,
-        f"{advice}. {VAGUE} {VAGUE} {VAGUE}", CLOSING,
+        f"{advice}. {VAGUE} {VAGUE} {VAGUE}", CLOSING, f"{good(subject)} {CLOSING} {CLOSING}",
+        f"{good(subject)} {ADVICE[other]}", good(subject)[: rng.randrange(3, 12)],
     ]  # fmt: skip
 
 
 def value(subject: str, answer: str) -> float:
-    """0 to 1: half for the right advice, half for the polite end; a tenth less for each sentence too many, nothing for
-    rudeness."""
+    """0 to 1: half for the right advice, the other half for the polite end after it; a tenth less for each sentence too
+    many, nothing for rudeness. Without the advice everything is worth nothing, so no constant answer is."""
     text = answer.strip()
-    if RUDE in text:
+    if RUDE in text or ADVICE[subject].casefold() not in text.casefold():
         return 0.0
-    right = 0.5 * (ADVICE[subject].casefold() in text.casefold())
-    polite = 0.5 * text.endswith(CLOSING)
     more = max(0, sum(text.count(mark) for mark in ".!?") - 2)
-    return max(0.0, right + polite - 0.1 * more)
+    return max(0.0, 0.5 + 0.5 * text.endswith(CLOSING) - 0.1 * more)
 
 
 def constant_baseline(found: Sequence[Item]) -> tuple[str, float]:
@@ -92,3 +104,28 @@ def constant_baseline(found: Sequence[Item]) -> tuple[str, float]:
     shares = {a: sum(value(item.extra["subject"], a) >= 1 for item in found) / len(found) for a in answers}
     answer = max(shares, key=shares.get)
     return answer, shares[answer]
+
+
+def files(folder: Path, found: Sequence[Item], seed: int) -> None:
+    """Pairs, and the reward model that learned from those of the SFT items; `accuracy.json` is that of held-out pairs."""
+    import json
+
+    from rufus_plugins.recipes.tiny import reward_model
+
+    parts = splits(found, seed)
+    made = {"pairs": pairs(parts["sft"], seed), "pairs_heldout": pairs(parts["heldout"], seed)}
+    for name, rows in made.items():
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    reward_model.train(made["pairs"], folder / "reward_model", seed)
+    accuracy = reward_model.accuracy(made["pairs_heldout"], folder / "reward_model")
+    (folder / "accuracy.json").write_text(json.dumps(accuracy) + "\n")
+
+
+def overrides(folder: Path) -> dict[str, Path]:
+    return {"rufus.reward.model": folder / "reward_model"}
+
+
+def report(folder: Path) -> dict:
+    import json
+
+    return {"reward_model_accuracy": json.loads((folder / "accuracy.json").read_text())}
