@@ -50,7 +50,9 @@ def test_every_module_of_every_room_is_in_the_wheel(names):
 
 def test_configs_templates_and_the_typing_marker_are_in_the_wheel(names):
     data = {f"rufus_plugins/{p.relative_to(TOP)}" for p in TOP.glob("recipes/**/*.yaml")}
-    data |= {f"rufus_plugins/{p.relative_to(TOP)}" for p in TOP.glob("recipes/**/*.jinja")}
+    for kind in ("jinja", "css", "js"):
+        data |= {f"rufus_plugins/{p.relative_to(TOP)}" for p in TOP.glob(f"recipes/**/*.{kind}")}
+    assert {"style.css", "page.js"} <= {name.rpartition("/")[2] for name in data}
     assert data and data <= names, sorted(data - names)
     assert "rufus_plugins/py.typed" in names
     assert {"rufus_plugins/recipes/config/rufus.yaml", "rufus_plugins/recipes/config/keys.yaml"} <= names
