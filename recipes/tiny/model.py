@@ -1,6 +1,6 @@
 """A GLM-4.5-Air in small: `Glm4MoeForCausalLM` with 1.8M parameters, built from a seed.
 
-`python -m rufus_plugins.recipes.tiny.model --output DIR --seed 0`
+`python -m rufus_plugins.recipes.tiny.model --output DIR --seed 0 [--vocabulary families]`
 
 Like its big sister it has a dense first layer, a shared expert, a sigmoid router with bias correction, grouped-query
 attention and a partial rotary embedding; sizes are ours, chosen so that a step of RL takes seconds on two CPU cores.
@@ -53,12 +53,13 @@ def config(tokenizer: PreTrainedTokenizerFast) -> Glm4MoeConfig:
     )
 
 
-def build(seed: int = 0) -> tuple[Glm4MoeForCausalLM, PreTrainedTokenizerFast]:
-    """Model (fp32, on the CPU) and tokenizer; the same seed gives the same weights."""
+def build(seed: int = 0, vocabulary: str = "programs") -> tuple[Glm4MoeForCausalLM, PreTrainedTokenizerFast]:
+    """Model (fp32, on the CPU) and tokenizer (tokenizer.py has the vocabularies); the same seed gives the same
+    weights."""
     import torch
     from transformers import Glm4MoeForCausalLM
 
-    tokenizer = tiny_tokenizer.build()
+    tokenizer = tiny_tokenizer.build(vocabulary)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Glm4MoeForCausalLM(config(tokenizer)).float()
@@ -68,7 +69,7 @@ def build(seed: int = 0) -> tuple[Glm4MoeForCausalLM, PreTrainedTokenizerFast]:
     return model.eval(), tokenizer
 
 
-def save(output: Path, seed: int = 0) -> int:
+def save(output: Path, seed: int = 0, vocabulary: str = "programs") -> int:
     """Writes a directory that `AutoModelForCausalLM` and `AutoTokenizer` load offline; returns the parameter count.
 
     The directory appears whole or not at all. Raises `ConfigError` if `output` holds anything but such a model.
@@ -77,7 +78,7 @@ def save(output: Path, seed: int = 0) -> int:
     if output.exists() and not (output.is_dir() and (not any(output.iterdir()) or (output / "config.json").is_file())):
         raise ConfigError(f"{output} exists and is no model directory: choose another --output, or remove it.")
     output.parent.mkdir(parents=True, exist_ok=True)
-    model, tokenizer = build(seed)
+    model, tokenizer = build(seed, vocabulary)
     part = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
     try:
         part.chmod(0o755)
@@ -96,9 +97,10 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m rufus_plugins.recipes.tiny.model", description=__doc__)
     parser.add_argument("--output", type=Path, required=True, help="directory to write")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--vocabulary", choices=tiny_tokenizer.MERGED_VOCABULARY, default="programs")
     options = parser.parse_args(argv)
     try:
-        parameters = save(options.output, options.seed)
+        parameters = save(options.output, options.seed, options.vocabulary)
     except ConfigError as error:
         parser.exit(2, f"{error}\n")
     print(f"wrote {options.output}: Glm4MoeForCausalLM, {parameters:,} parameters, seed {options.seed}")
