@@ -95,7 +95,7 @@ def _kept_part(run: Run, stage: StageRun, alive: bool, budget: int, opened: bool
         *stage.files("logs/*"),
         *stage.files("checkpoints/*.jsonl"),
     ]
-    files += [*stage.files("samples/*.jsonl"), run.folder / "data" / stage.data_name / "mixture.json"]
+    files += [*stage.files("samples/*.jsonl"), *stage.data_folder(run).glob("*.json")]
     stamps = tuple((path.name, _stamp(path)) for path in files)
     made_of = (stamps, stage.state, alive, budget, opened)
     known = _parts.get(stage.folder)
@@ -129,13 +129,15 @@ def stage_part(run: Run, stage: StageRun, alive: bool, budget: int, opened: bool
         notes.append(f"Not logged in this stage: {', '.join(missing)}.")
     if failure := stage.told.get("error"):
         notes.append(str(failure))
-    mixture = stage_section.mixture_view(run.folder / "data" / stage.data_name, problems)
+    data = stage.data_folder(run)
+    mixture = stage_section.mixture_view(data, problems)
     samples = sample_view(stage, budget)
     if not samples and metrics.lines and not mixture and "train/loss" not in metrics:
         notes.append("No sample rollouts were kept (rufus.samples.dir).")
     kind, sign, words = state_of(stage, alive)
     steps = f" \u00b7 step {metrics.last_step}" if metrics.lines else ""
     sections = [
+        stage_section.data_view(data),
         stage_section.pick_view(stage),
         f'<div class="charts">{"".join(figures)}</div>' if figures else "",
         mixture,
@@ -159,8 +161,9 @@ def _facts(run: Run, alive: bool, now: float) -> str:
     if told.get("created"):
         facts.append(f"<span>created {esc(told['created'])}</span>")
     if isinstance(code, dict):
-        shown = [str(code[key])[:12] for key in ("version", "git") if code.get(key)]
-        facts.append(f"<span>code {esc(' '.join(shown))}</span>")
+        git = str(code.get("git") or "")
+        shown = [str(code.get("version") or "")[:20], git[:12], "with uncommitted changes" * git.endswith("+changes")]
+        facts.append(f"<span>code {esc(' '.join(filter(None, shown)))}</span>")
     if told.get("overrides"):
         words = told["overrides"]
         said = " ".join(map(str, words)) if isinstance(words, list) else str(words)

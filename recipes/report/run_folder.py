@@ -40,11 +40,11 @@ class StageRun:
     def anchor(self) -> str:
         return re.sub(r"[^\w-]+", "-", self.folder.name)
 
-    @property
-    def data_name(self) -> str:
-        """Of its folder below `data/`: the name, unless that is no plain one."""
-        plain = re.fullmatch(r"\w[\w.-]*", self.name)
-        return self.name if plain else re.sub(r"^\d+-|@.*$", "", self.folder.name)
+    def data_folder(self, run: Run) -> Path:
+        """Below `data/`; a name that is no plain one leads nowhere else."""
+        names = [name for name in (self.name, self.stage) if re.fullmatch(r"\w[\w.-]*", name)]
+        folders = [run.folder / "data" / name for name in [*names, re.sub(r"^\d+-|@.*$", "", self.folder.name)]]
+        return next((folder for folder in folders if folder.is_dir()), folders[0])
 
     @property
     def parent(self) -> Mapping[str, Any]:

@@ -12,8 +12,8 @@ from typing import Any
 from rufus_plugins.recipes.report import curves
 from rufus_plugins.recipes.report.charts import line_chart, stack_chart
 from rufus_plugins.recipes.report.curves import Metrics, curve
-from rufus_plugins.recipes.report.run_folder import StageRun, mapping, number, read_text, whole
-from rufus_plugins.recipes.report.text import esc, figure
+from rufus_plugins.recipes.report.run_folder import StageRun, mapping, number, read_json, read_text, whole
+from rufus_plugins.recipes.report.text import DOT, esc, figure
 
 DROPPED = "rufus/group_filter/total/dropped/"
 KEPT = "rufus/group_filter/total/kept"
@@ -241,6 +241,16 @@ def mixture_view(folder: Path, problems: list[str]) -> str:
         '<th scope="col">share of supervised tokens</th></tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
+
+
+def data_view(folder: Path) -> str:
+    """How much data there was, and what a constant answer would earn on it."""
+    told = read_json(folder / "family.json", [])
+    items = {str(k): v for k, v in mapping(told.get("items")).items() if number(v) is not None}
+    said = [f"{name} {figure(value)}" for name, value in items.items()]
+    if (share := number(told.get("constant_share"))) is not None:
+        said.append(f"best constant {told.get('constant_kind') or 'answer'} {share:.3f}")
+    return f'<p class="note">Data: {esc(DOT.join(said))}</p>' if said else ""
 
 
 def how_it_ran(stage: StageRun) -> str:

@@ -206,6 +206,8 @@ def usual_chain(folder: Path) -> Chain:
     chain.rl(chain.stage(2, "coding_rl", "reasoning_rl", c, d))
     chain.rl(chain.stage(2, "coding_rl", "reasoning_rl", c, e, branch="lower-lr"))
     chain.rl(chain.stage(3, "general_agent", "coding_rl", d, None), steps=12)
+    items = {"sft": 320, "rl": 640, "heldout": ITEMS}
+    chain.write("data/reasoning_rl/family.json", {"items": items, "constant_kind": "answer", "constant_share": 0.125})
     first, second = protocol("reasoning_rl"), protocol("coding_rl")
     chain.measured(first, a, lambda n: 0)
     chain.measured(first, b, lambda n: 1)

@@ -265,6 +265,11 @@ def test_samples_show_tokens_by_kind_with_log_probabilities_and_why_they_scored(
     assert "".join(e.text for e in masked.all("span", cls="masked")).startswith("Let me see.")
 
 
+def test_a_stage_says_how_much_data_it_had_and_what_a_constant_answer_earns(root):
+    notes = [note.text for note in root.one("details", id="01-reasoning_rl").all("p", cls="note")]
+    assert "Data: sft 320 · rl 640 · heldout 20 · best constant answer 0.125" in notes
+
+
 def test_commands_and_configs_are_there_to_copy(root):
     stage = root.one("details", id="02-coding_rl")
     command = stage.one("details", id="02-coding_rl-command")
@@ -333,6 +338,24 @@ def test_what_is_long_is_cut_and_says_so(empty, make):
     assert len(text) < 300_000
     for words in ("990000 characters left out", "998000 characters left out", "48801 tokens left out"):
         assert words in text, words
+
+
+def test_a_long_stage_makes_no_larger_page(empty, make):
+    """5,000 steps and 500 steps with samples: 240 points a curve, 4 steps of rollouts; the last step stays."""
+    folder = empty.stage(0, "coding_rl", None, "a", "b")
+    empty.rl(folder, steps=5000, every=100)
+    text = page(load(empty.folder))
+    assert len(text) < 250_000
+    stage = parse(text).one("details", id="00-coding_rl")
+    reward = series(charts(stage)["Reward"])["trained on"]
+    assert len(reward) <= 240 and max(reward) == 5000
+    assert reward[5000] == pytest.approx(
+        sum(n / 100 for n in range(4985, 5001)) / 16, rel=1e-3
+    )  # 21 in a bucket, 16 left
+    shown = [next(step.all("summary")).text for step in stage.all("details", cls="step")]
+    assert shown[0] == "step 5000" and shown[-1] == "step 1" and len(shown) == 4
+    assert "51 steps were kept, 4 are shown" in stage.text
+    assert "Each point is the mean of 21 steps" in stage.text
 
 
 def test_mean_reward_counts_items_alike_and_leaves_unscored_samples_out():
