@@ -3,36 +3,40 @@
 `python -m bench.environments [--quick]`
 
 256 concurrent episodes of our shop, desk and bank (AgentWorldModel's format). Ours: `environment=mcp` in the hosts of
-rollouts/pool.py on Ray, each episode jailed, with a database of its own that is reset. Peer: 16 uvicorn processes that
-serve the same FastAPI code, called by httpx over kept connections, without a jail and without resets, which favours it.
-The same read-only calls, drawn with one seed. Also measured: memory of an idle episode beyond its database, and a step
-of 3,072 trajectories (256 with `--quick`) through the same hosts.
+rollouts/pool.py on Ray, each episode jailed, with a database of its own that is reset. The peers are 16 uvicorn
+processes with the same FastAPI code (_environment_peers.py), without a jail and without resets, which favours them:
+called as plain REST, and by MCP over streamable HTTP as AgentWorldModel serves them. The same read-only calls, drawn
+with one seed. `peer` and `ratio` of the last line are of plain REST, the faster of the two; `mcp` and `mcp_ratio` of
+the other.
 
-Bars: at least 400 calls/s and twice the peer's, at most 12 MB per idle episode, and memory that the large step does not
-raise by more than a tenth over that of its first 256 episodes.
+A rate says something on an idle machine only, so each comes with the processor time of a call: that of all processes
+that take part, the driver's and Ray's included. Also measured: memory of an idle episode beyond its database, and a
+step of 3,072 trajectories (256 with `--quick`) through the same hosts.
+
+Bars: at least 400 calls/s and twice the REST peer's, at most 12 MB per idle episode, and memory that the large step
+does not raise by more than a tenth over that of its first 256 episodes.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import os
 import random
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench._environment_peers import SERVERS, McpPeer, Plan, RestPeer
+
 WORLDS = ("shop", "desk", "bank")
 EPISODES = 256
-SERVERS = 16
 BAR_CALLS, BAR_RATIO, BAR_IDLE_MB, BAR_GROWTH = 400.0, 2.0, 12.0, 1.1
 EPISODE_S = 900.0
 REST_S = 5.0
@@ -58,23 +62,12 @@ def _document(world: Any) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         code = Path(folder, "code.py")
         code.write_text(world.code)
-        command = [sys.executable, "-m", "bench.environments", "--document", str(code)]
+        command = [sys.executable, "-m", "bench._environment_peers", "document", str(code)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def load(code: str) -> Any:
-    """The world's application, imported as it is."""
-    import types
-
-    module = types.ModuleType("world")
-    module.__file__ = "world.py"
-    sys.modules["world"] = module
-    exec(compile(Path(code).read_text(), "world.py", "exec"), module.__dict__)
-    return module.app
-
-
-def plan(calls: int, episodes: int) -> list[tuple[str, list[tuple[str, str]]]]:
+def plan(calls: int, episodes: int) -> Plan:
     """World and calls of each episode; the same for both sides."""
     drawn, known = random.Random(7), {world: readers(world) for world in WORLDS}
     worlds = [WORLDS[i % len(WORLDS)] for i in range(episodes)]
@@ -94,17 +87,18 @@ class Ours:
         self.rules = pool.PoolRules(hosts=hosts, episodes=episodes // hosts, cpus=1.0)
         self.handles = pool.launch("mcp", {}, self.rules, "bench")
 
-    async def play(self, todo: Sequence[tuple[str, list[tuple[str, str]]]], together: bool) -> dict[str, float]:
-        """`together`: all start before any calls, so that calls are timed alone."""
+    async def play(self, todo: Plan, together: bool, clock: Clock | None = None) -> dict[str, float]:
+        """`together`: all start before any calls, so that calls are timed alone, by `clock` as well."""
         from rufus_plugins.rollouts import pool
 
         joined = pool.join("bench", self.rules)
-        started, go = 0, asyncio.Event()
+        started = called = 0
+        go, end = asyncio.Event(), asyncio.Event()
         times: dict[str, float] = {}
         begun = time.perf_counter()
 
         async def one(number: int, world: str, calls: list[tuple[str, str]]) -> None:
-            nonlocal started
+            nonlocal started, called
             environment = joined.environment()
             await environment.admitted()
             try:
@@ -112,6 +106,8 @@ class Ours:
                 started += 1
                 if together:
                     if started == len(todo):
+                        if clock:
+                            clock.start()
                         times["started"] = time.perf_counter()
                         go.set()
                     await go.wait()
@@ -120,6 +116,13 @@ class Ours:
                     if str(answer.messages[0]["status"]) != "ok":
                         raise RuntimeError(f"{world} {name}: {answer.messages[0]['content'][:300]}")
                 times["called"] = time.perf_counter()
+                called += 1
+                if together:  # nobody ends before all have called
+                    if called == len(todo):
+                        if clock:
+                            clock.stop()
+                        end.set()
+                    await end.wait()
                 await environment.finish()
             finally:
                 await environment.close()
@@ -133,7 +136,7 @@ class Ours:
             "episodes_per_s": len(todo) / (ended - begun),
         }
 
-    async def idle(self, todo: Sequence[tuple[str, list[tuple[str, str]]]]) -> tuple[float, float]:
+    async def idle(self, todo: Plan) -> tuple[float, float]:
         """MB that an open episode takes beyond its database: before its first call, and when it rests after calls."""
         from rufus_plugins.rollouts import pool
 
@@ -199,6 +202,29 @@ def tree(roots: set[int]) -> list[int]:
     return found
 
 
+class Clock:
+    """Processor time of processes and of the children they waited for: `s` between `start` and `stop`."""
+
+    def __init__(self, pids: Callable[[], Sequence[int]]):
+        self.pids, self.s = pids, 0.0
+
+    def start(self) -> None:
+        self.s = -self._now()
+
+    def stop(self) -> None:
+        self.s += self._now()
+
+    def _now(self) -> float:
+        ticks = 0
+        for pid in self.pids():
+            try:
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            except OSError:  # it has ended: its parent has its time
+                continue
+            ticks += sum(map(int, fields[11:15]))
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def pss_mb(pid: int) -> float:
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
@@ -207,151 +233,73 @@ def pss_mb(pid: int) -> float:
     return next((int(line.split()[1]) / 1e3 for line in text.splitlines() if line.startswith("Pss:")), 0.0)
 
 
-# -- the peer -----------------------------------------------------------------------------------------
-
-
-class Peer:
-    """uvicorn processes, each with one world and one database."""
-
-    def __init__(self, folder: Path):
-        from rufus_plugins.rollouts.environments.world_data import initial_database, library
-
-        self.servers: list[subprocess.Popen] = []
-        self.ports: dict[str, list[int]] = {}
-        for number in range(SERVERS):
-            world = library("builtin").world(WORLDS[number % len(WORLDS)])
-            code, database = folder / f"{number}.py", folder / f"{number}.db"
-            code.write_text(world.code)
-            database.write_bytes(asyncio.run(initial_database(world, folder / "initial")).read_bytes())
-            with socket.create_server(("127.0.0.1", 0), backlog=EPISODES) as listening:
-                descriptor = listening.fileno()
-                command = [sys.executable, "-m", "bench.environments", "--serve"]
-                command += [str(code), str(database), str(descriptor)]
-                log = (folder / f"{number}.log").open("w")
-                self.servers.append(subprocess.Popen(command, stdout=log, stderr=log, pass_fds=[descriptor]))
-                self.ports.setdefault(world.scenario, []).append(listening.getsockname()[1])
-        for port in [port for ports in self.ports.values() for port in ports]:
-            self._wait(port)
-
-    def _wait(self, port: int) -> None:
-        import httpx
-
-        for _ in range(120):
-            if any(server.poll() is not None for server in self.servers):
-                raise RuntimeError("a server ended as it started")
-            try:
-                httpx.get(f"http://127.0.0.1:{port}/openapi.json", timeout=1.0, trust_env=False)
-                return
-            except httpx.HTTPError:
-                time.sleep(0.2)
-        raise RuntimeError(f"the server on port {port} does not answer")
-
-    async def play(self, todo: Sequence[tuple[str, list[tuple[str, str]]]]) -> float:
-        import httpx
-
-        # a client per server: the cost of httpx's pool grows with the square of its connections. Without an expiry: it
-        # now and then closes a connection that it is about to use.
-        limits = httpx.Limits(keepalive_expiry=float("inf"))
-        async with contextlib.AsyncExitStack() as stack:
-            ports = [port for ports in self.ports.values() for port in ports]
-            clients = {
-                port: await stack.enter_async_context(httpx.AsyncClient(limits=limits, timeout=120.0, trust_env=False))
-                for port in ports
-            }
-
-            async def one(number: int, world: str, calls: list[tuple[str, str]]) -> None:
-                port = self.ports[world][number % len(self.ports[world])]
-                for _, path in calls:
-                    for _ in range(10):
-                        try:
-                            reply = await clients[port].get(f"http://127.0.0.1:{port}{path}")
-                            break
-                        except httpx.TransportError:  # httpx now and then takes a connection that it has closed
-                            continue
-                    else:
-                        raise RuntimeError(f"{world} {path}: no answer in ten tries")
-                    if reply.status_code != 200:
-                        raise RuntimeError(f"{world} {path}: {reply.status_code} {reply.text[:300]}")
-
-            begun = time.perf_counter()
-            async with asyncio.timeout(EPISODE_S):
-                await asyncio.gather(*(one(n, world, calls) for n, (world, calls) in enumerate(todo)))
-            return sum(len(c) for _, c in todo) / (time.perf_counter() - begun)
-
-    def close(self) -> None:
-        for server in self.servers:
-            server.kill()
-        for server in self.servers:
-            server.wait()
-
-
-def serve(code: str, database: str, descriptor: int) -> None:
-    import sqlite3
-
-    import uvicorn
-
-    connect = sqlite3.connect
-    sqlite3.connect = sqlite3.dbapi2.connect = lambda _, *args, **kwargs: connect(database, *args, **kwargs)
-    os.environ["DATABASE_PATH"] = f"sqlite:///{database}"
-    uvicorn.run(load(code), fd=descriptor, log_level="critical", timeout_keep_alive=600)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
-    parser.add_argument("--document", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
-    if options.serve:
-        serve(options.serve[0], options.serve[1], int(options.serve[2]))
-        return 0
-    if options.document:
-        print(json.dumps(load(options.document).openapi()))
-        return 0
-    rounds, calls, step = (1, 8, 256) if options.quick else (5, 20, 3072)
-    todo = plan(calls, EPISODES)
+    rounds, calls, mcp_calls, step = (1, 8, 2, 256) if options.quick else (5, 20, 5, 3072)
     ours = Ours(hosts=2, episodes=EPISODES)
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            fresh_mb, rested_mb = asyncio.run(ours.idle(plan(4, EPISODES - len(WORLDS))))
-            print(
-                f"idle episode: {fresh_mb:.1f} MB before its first call, {rested_mb:.1f} MB {REST_S:g} s after its "
-                f"last one (bar: at most {BAR_IDLE_MB:g})",
-                flush=True,
-            )
-            idle_mb = max(fresh_mb, rested_mb)
-            peer = Peer(Path(folder))
-            try:
-                asyncio.run(ours.play(plan(1, EPISODES), together=True))  # both warm
-                asyncio.run(peer.play(plan(1, EPISODES)))
-                pairs = []
-                for number in range(rounds):
-                    mine, theirs = asyncio.run(ours.play(todo, together=True)), asyncio.run(peer.play(todo))
-                    pairs.append((mine["calls_per_s"], theirs))
-                    print(
-                        f"round {number + 1}: ours {mine['calls_per_s']:.0f} calls/s, {mine['episodes_per_s']:.1f} "
-                        f"episodes/s with start, reset and end; {SERVERS} HTTP servers {theirs:.0f} calls/s",
-                        flush=True,
-                    )
-            finally:
-                peer.close()
-            asyncio.run(ours.play(plan(3, EPISODES), together=False))
-            before = ours.memory_mb()
-            whole = asyncio.run(ours.play(plan(3, step), together=False))
-            after = ours.memory_mb()
-        finally:
-            ours.close()
+    try:
+        fresh_mb, rested_mb = asyncio.run(ours.idle(plan(4, EPISODES - len(WORLDS))))
+        print(
+            f"idle episode: {fresh_mb:.1f} MB before its first call, {rested_mb:.1f} MB {REST_S:g} s after its "
+            f"last one (bar: at most {BAR_IDLE_MB:g})",
+            flush=True,
+        )
+        idle_mb = max(fresh_mb, rested_mb)
+        asyncio.run(ours.play(plan(1, EPISODES), together=True))  # warm
+        with tempfile.TemporaryDirectory() as folder:
+            rates = against(ours, RestPeer(Path(folder) / "rest", WORLDS), plan(calls, EPISODES), rounds)
+            by_mcp = against(ours, McpPeer(Path(folder) / "mcp", WORLDS), plan(mcp_calls, EPISODES), 1)
+        asyncio.run(ours.play(plan(3, EPISODES), together=False))
+        before = ours.memory_mb()
+        begun = time.perf_counter()
+        whole = asyncio.run(ours.play(plan(3, step), together=False))
+        took_s = time.perf_counter() - begun
+        after = ours.memory_mb()
+    finally:
+        ours.close()
     growth = after / before
     print(
-        f"{step} trajectories: {whole['episodes_per_s']:.1f} episodes/s; memory of the hosts {before:.0f} -> "
-        f"{after:.0f} MB afterwards (bar: at most x{BAR_GROWTH:g})"
+        f"{step} trajectories in {took_s:.0f} s: {whole['episodes_per_s']:.1f} episodes/s; memory of the hosts "
+        f"{before:.0f} -> {after:.0f} MB afterwards (bar: at most x{BAR_GROWTH:g})"
     )
-    mine, theirs = (statistics.median(side) for side in zip(*pairs, strict=True))
-    ratio = statistics.median(a / b for a, b in pairs)
+    mine, theirs, mine_ms, their_ms = (statistics.median(side) for side in zip(*rates, strict=True))
+    ratio = statistics.median(a / b for a, b, _, _ in rates)
+    mcp_ratio = statistics.median(mine / b for _, b, _, _ in by_mcp)
+    mcp, mcp_ms = by_mcp[0][1], by_mcp[0][3]
     ok = mine >= BAR_CALLS and ratio >= BAR_RATIO and idle_mb <= BAR_IDLE_MB and growth <= BAR_GROWTH
     result = {"bench": "environments", "ours": round(mine, 1), "peer": round(theirs, 1), "ratio": round(ratio, 2)}
-    print(json.dumps({**result, "bar": BAR_RATIO, "ok": ok, "idle_mb": round(idle_mb, 1), "growth": round(growth, 3)}))
+    result |= {"bar": BAR_RATIO, "ok": ok, "mcp": round(mcp, 1), "mcp_ratio": round(mcp_ratio, 2)}
+    result |= {"cpu_ms": {"ours": round(mine_ms, 2), "peer": round(their_ms, 2), "mcp": round(mcp_ms, 2)}}
+    print(json.dumps({**result, "idle_mb": round(idle_mb, 1), "growth": round(growth, 3)}))
     return 0 if ok else 1
+
+
+Rates = tuple[float, float, float, float]
+"""Calls/s of ours and theirs, processor time of a call in ms of ours and theirs."""
+
+
+def against(ours: Ours, peer: RestPeer | McpPeer, todo: Plan, rounds: int) -> list[Rates]:
+    """Rounds of both sides in turn; ends the peer."""
+    calls, found = sum(len(own) for _, own in todo), []
+    mine = Clock(lambda: sorted({*tree({os.getpid()})} - {*tree(peer.pids)}))
+    theirs = Clock(lambda: [os.getpid(), *tree(peer.pids)])
+    try:
+        asyncio.run(peer.play(plan(1, EPISODES)))  # warm
+        for number in range(rounds):
+            played = asyncio.run(ours.play(todo, together=True, clock=mine))
+            rate = asyncio.run(peer.play(todo, theirs))
+            found.append((played["calls_per_s"], rate, mine.s / calls * 1e3, theirs.s / calls * 1e3))
+            print(
+                f"round {number + 1}: ours {found[-1][0]:.0f} calls/s, {found[-1][2]:.2f} ms of CPU a call, "
+                f"{played['episodes_per_s']:.1f} episodes/s with start, reset and end; {SERVERS} {peer.kind} servers "
+                f"{rate:.0f} calls/s, {found[-1][3]:.2f} ms",
+                flush=True,
+            )
+    finally:
+        peer.close()
+    return found
 
 
 if __name__ == "__main__":

@@ -176,6 +176,8 @@ class Application:
                 orm.configure_mappers()
             except Exception:  # the request that needs the mapping will say so
                 pass
+        if self.memory is not None:  # with what was made here
+            self.memory = Memory(self.memory.module, self.app)
 
     def specification(self) -> bytes:
         return json.dumps(self.app.openapi(), default=str).encode("utf-8", "replace")

@@ -326,14 +326,15 @@ class WorldHost:
         await self._make_room()
         backend = self.backend if self.backend != "auto" else await zygote.default_backend()
         data = database if isinstance(database, bytes) else database.read_bytes()
-        late = backend != "bubblewrap"
-        for _ in range(2):
+        late, rehearses = backend != "bubblewrap", True
+        for _ in range(3):
             jail = await boot(world, backend, next(self._index))
             self.started += 1
             try:
                 async with asyncio.timeout(_LOAD_S):
                     source = world.code.encode("utf-8", "surrogatepass")
-                    header = {"op": "load", "late": late, "source": len(source), "limits": self.limits.header()}
+                    header = {"op": "load", "late": late, "rehearses": rehearses, "source": len(source)}
+                    header["limits"] = self.limits.header()
                     await jail.send(header, [source, data])
                     answer, document = await jail.receive()
                 if "error" in answer:
@@ -343,6 +344,10 @@ class WorldHost:
                     if answer["open"]:
                         jail.kill("it is loaded anew for every episode")
                         late = True
+                        continue
+                    if answer.get("rehearsed", 0) is None:
+                        jail.kill("it is loaded anew: it remembers its rehearsal")
+                        rehearses = False
                         continue
                 jail.late, jail.used = late, next(self._clock)
                 jail.rests = not late and answer["rests"] is True

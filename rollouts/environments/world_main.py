@@ -35,7 +35,7 @@ import traceback
 if __name__ == "__main__":
     sys.path[:] = json.loads(sys.argv[1])["path"]
 
-from rufus_plugins.rollouts.environments import world_app  # noqa: E402
+from rufus_plugins.rollouts.environments import world_app, world_rehearsal  # noqa: E402
 from rufus_plugins.rollouts.sandboxes import landlock, seccomp  # noqa: E402
 from rufus_plugins.rollouts.sandboxes.zygote_main import Zygote  # noqa: E402
 
@@ -150,11 +150,47 @@ class World(Zygote):
                 answer["rests"] = self.application.rests
                 self.initial = world_app.database.read()
                 self.clean()
+                if answer["rests"] and not answer["open"] and request["rehearses"]:
+                    answer["rehearsed"] = self.rehearse(world_rehearsal.requests(document))
             except BaseException as error:
                 answer = {"error": said(error)}
             gc.collect()
             gc.freeze()
         self.send(answer, [document])
+
+    def rehearse(self, calls: list[dict]) -> int | None:
+        """How many calls were rehearsed; None where one changed the world, which should not be after the trial."""
+        calls = calls[: world_rehearsal.tried(lambda tell: self.trial(calls, tell), self.look_at_disks)]
+        self.episodes.clear()
+        self.clean()
+        path = os.path.join(self.work, "rehearsal.db")
+        with open(path, "wb") as file:
+            file.write(self.initial)
+        told = list(world_rehearsal.rehearse(self.application, calls * 2, path))
+        same = all(told) and not world_app.still_open()
+        return len(calls) if self.clean() and same else None
+
+    def trial(self, calls: list[dict], tell: int) -> int:
+        pid = os.fork()
+        if pid:
+            self.episodes["trial"] = pid
+            return pid
+        try:
+            folder = os.path.join(self.work, "trial")
+            os.mkdir(folder, 0o700)
+            os.chdir(folder)
+            fd = fcntl.fcntl(tell, fcntl.F_DUPFD, 1024)
+            os.closerange(3, 1024)
+            self.confine_episode(folder)
+            path = os.path.join(folder, "world.db")
+            with open(path, "wb") as file:
+                file.write(self.initial)
+            for same in world_rehearsal.rehearse(self.application, calls, path):
+                if not same:
+                    break
+                os.write(fd, b".")
+        finally:
+            os._exit(0)
 
     # -- its episodes ---------------------------------------------------------------------------
 

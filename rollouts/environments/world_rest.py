@@ -75,7 +75,18 @@ class Memory:
         for middleware in self.app.user_middleware:
             if not f"{middleware.cls.__module__}.".startswith(_LIBRARIES):
                 raise Unknown  # its instance is out of sight
-        return names, state, overrides, routes, dict(os.environ), len(sys.path)
+        own = [(name, self._own(value)) for name, value in vars(self.app).items()]
+        return names, state, overrides, routes, own, dict(os.environ), len(sys.path)
+
+    def _own(self, value: Any) -> Any:
+        """What the code may hang on the application; FastAPI's own containers by what is in them."""
+        if isinstance(value, _PLAIN):
+            return type(value), value
+        if isinstance(value, list | tuple | set | frozenset):
+            return type(value), [id(item) for item in value]
+        if isinstance(value, dict):
+            return type(value), [(id(key), id(item)) for key, item in value.items()]
+        return id(value)
 
     def _route(self, route: Any) -> Any:
         """The endpoint and every dependency's function."""
