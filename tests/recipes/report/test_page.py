@@ -349,9 +349,9 @@ def test_a_long_stage_makes_no_larger_page(empty, make):
     stage = parse(text).one("details", id="00-coding_rl")
     reward = series(charts(stage)["Reward"])["trained on"]
     assert len(reward) <= 240 and max(reward) == 5000
-    assert reward[5000] == pytest.approx(
-        sum(n / 100 for n in range(4985, 5001)) / 16, rel=1e-3
-    )  # 21 in a bucket, 16 left
+    # 21 steps in each of 238 buckets, 2 in the last; the bucket before is that of steps 4978 to 4998
+    assert len(reward) == 239 and reward[5000] == pytest.approx((49.99 + 50) / 2, abs=0.006)
+    assert reward[4998] == pytest.approx(49.88, abs=0.006)
     shown = [next(step.all("summary")).text for step in stage.all("details", cls="step")]
     assert shown[0] == "step 5000" and shown[-1] == "step 1" and len(shown) == 4
     assert "51 steps were kept, 4 are shown" in stage.text
