@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rufus_plugins.errors import ConfigError, DataError, InfrastructureError
+from rufus_plugins.rewards.ending import runs_on
 from rufus_plugins.rewards.final_answer import final_answer
 from rufus_plugins.rewards.math_compare import quick
 from rufus_plugins.rewards.science_answer import gold_strings
@@ -39,6 +40,8 @@ class MathAnswer:
     """Ours."""
     workers: int | None = None
     """Jailed workers; None: one per core."""
+    require_clean_ending: bool = False
+    """Score 0 unless the answer ended by itself, right after its box: a model that runs on is not rewarded. Ours."""
 
     def __post_init__(self) -> None:
         if self.timeout_s <= 0 or self.memory_mb < 64:
@@ -51,6 +54,8 @@ class MathAnswer:
             opened = re.sub(r"\\\\|\\[{}]", "", gold)
             if opened.count("{") != opened.count("}"):
                 raise DataError(f"math_answer: the braces of the gold answer {gold[:200]!r} do not match")
+        if self.require_clean_ending and (unclean := runs_on(trajectory)):
+            return unclean
         answer = final_answer(trajectory.response)
         if answer is None or len(answer) > _MAX_ANSWER:
             return Score(0.0, {"answered": False}, "no final answer" if answer is None else "the answer is too long")

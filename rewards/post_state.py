@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from rufus_plugins.errors import ConfigError, DataError, InfrastructureError
+from rufus_plugins.rewards.ending import cut_off
 from rufus_plugins.rewards.final_answer import without_thinking
 from rufus_plugins.types import Fault, Score, Termination, Trajectory
 
@@ -44,6 +45,8 @@ class PostState:
     memory_mb: int = 1024
     """Ours."""
     workers: int | None = None
+    require_clean_ending: bool = False
+    """Score 0 where a budget ended the episode, whatever the state. Ours."""
 
     def __post_init__(self) -> None:
         if self.timeout_s <= 0 or self.memory_mb < 64:
@@ -54,6 +57,8 @@ class PostState:
             raise InfrastructureError(
                 f"the rollout ended with {trajectory.termination.value}: nothing to score", trajectory.termination
             )
+        if self.require_clean_ending and (unclean := cut_off(trajectory)):
+            return unclean
         wanted = _conditions(trajectory.task.ground_truth)
         before, after = (_database(trajectory, name) for name in ("db_before", "db_after"))
         answer = without_thinking(trajectory.response) or ""

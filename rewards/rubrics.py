@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import Any
 
 from rufus_plugins.errors import ConfigError
+from rufus_plugins.rewards.ending import cut_off
 from rufus_plugins.rewards.final_answer import without_thinking
 from rufus_plugins.rewards.judge import build_judge, question_of
 from rufus_plugins.rewards.rubric_checker import run_checker
@@ -46,6 +47,8 @@ class Rubrics:
     """For checker code. Ours."""
     workers: int | None = None
     """Sandboxed calls at a time in this process; None = one per CPU."""
+    require_clean_ending: bool = False
+    """Score 0 where a limit ended the response. Ours."""
 
     def __post_init__(self) -> None:
         if not 0 < self.judge_threshold <= 1:
@@ -58,6 +61,8 @@ class Rubrics:
         rubrics = _rubrics(trajectory.task.ground_truth)
         if self._judge is None and any(rubric.kind == "judge" for rubric in rubrics):
             raise ConfigError("rubrics: the record has a judge rubric and no judge is set; set rufus.reward.judge")
+        if self.require_clean_ending and (unclean := cut_off(trajectory)):
+            return unclean
         response = without_thinking(trajectory.response)
         if response is None or not response.strip():
             why = "the response is empty outside the thinking"

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rufus_plugins.errors import DataError, InfrastructureError
+from rufus_plugins.rewards.ending import cut_off
 from rufus_plugins.rewards.harbor_verifier import read_reward
 from rufus_plugins.types import Fault, Score, Termination, Trajectory
 
@@ -30,12 +31,16 @@ class TaskTests:
     """Which number of reward.json is the reward; the others become metrics. The only number of a file always is."""
     multi_step_reward_strategy: str = ""
     """mean | final, for tasks with steps; "": the record's own (`task.extra`), else mean."""
+    require_clean_ending: bool = False
+    """Score 0 where a budget ended the episode, whatever the tests say. Ours."""
 
     async def __call__(self, trajectory: Trajectory) -> Score:
         if trajectory.termination.fault is Fault.INFRASTRUCTURE:
             raise InfrastructureError(
                 f"the rollout ended with {trajectory.termination.value}: nothing to score", trajectory.termination
             )
+        if self.require_clean_ending and (unclean := cut_off(trajectory)):
+            return unclean
         artifacts = trajectory.artifacts
         steps = artifacts.get("verifier_steps")
         if steps is not None:
