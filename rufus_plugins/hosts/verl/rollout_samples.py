@@ -22,6 +22,7 @@ from rufus_plugins.recipes.report.samples import (
     SampleRules,
     choose,
     shortened,
+    token_texts,
     write,
 )
 
@@ -172,22 +173,3 @@ def _segment(row: Mapping[str, Any], kinds: str, tokenizer: Any) -> dict[str, An
 
 def _rounded(value: float) -> float | None:
     return round(value, 4) if math.isfinite(value) else None
-
-
-def token_texts(ids: Sequence[int], tokenizer: Any) -> list[str]:
-    """One text per token; together they are the text of all. A character of several tokens belongs to its last one.
-
-    Texts are told apart by what a further token adds to the few before it, since a token alone may read differently
-    (a leading space, half a character).
-    """
-    texts: list[str] = []
-    start, known = 0, 0
-    for end in range(1, len(ids) + 1):
-        before = tokenizer.decode(ids[start:known], skip_special_tokens=False)
-        text = tokenizer.decode(ids[start:end], skip_special_tokens=False)
-        if text.endswith("\ufffd") and end < len(ids) and end - known < 8:  # UTF-8 has 4 bytes; more is no character
-            texts.append("")
-            continue
-        texts.append(text[len(before) :])
-        start, known = known, end
-    return texts

