@@ -55,14 +55,18 @@ def instruction_rl_stage() -> Stage:
     """Instruction RL: reward 1 iff all necessary rubrics pass."""
     from rufus_plugins.recipes.instruction_rl.prepare import prepare
 
-    return Stage("instruction_rl", "instruction_rl/train", prepare, reads="coding_rl", tiny=family_data("instruction_rl"))
+    return Stage(
+        "instruction_rl", "instruction_rl/train", prepare, reads="coding_rl", tiny=family_data("instruction_rl")
+    )
 
 
 def general_agent_stage() -> Stage:
     """General Agent: GRPO over tool calls that change a server's state, reward by the terminal state."""
     from rufus_plugins.recipes.general_agent.prepare import prepare
 
-    return Stage("general_agent", "general_agent/train", prepare, reads="instruction_rl", tiny=family_data("general_agent"))
+    return Stage(
+        "general_agent", "general_agent/train", prepare, reads="instruction_rl", tiny=family_data("general_agent")
+    )
 
 
 def search_agent_stage() -> Stage:
@@ -77,6 +81,13 @@ def rlhf_stage() -> Stage:
     from rufus_plugins.recipes.rlhf.prepare import prepare
 
     return Stage("rlhf", "rlhf/train", prepare, reads="search_agent", tiny=family_data("rlhf"))
+
+
+def axion_rl_stage() -> Stage:
+    """Axion's RL: asynchronous GRPO under context compaction, reward by the answer and a chain of targets."""
+    from rufus_plugins.recipes.axion_rl.prepare import prepare
+
+    return Stage("axion_rl", "axion_rl/train", prepare, reads="sft", tiny=family_data("axion_rl"))
 
 
 def verifiers_stage() -> Stage:
@@ -98,6 +109,7 @@ def register_stages():
         "general_agent": general_agent_stage,
         "search_agent": search_agent_stage,
         "rlhf": rlhf_stage,
+        "axion_rl": axion_rl_stage,
         "verifiers": verifiers_stage,
     }
 

@@ -89,7 +89,7 @@ def calls(name: str, arguments: Mapping[str, Any], result: str) -> tuple[Message
 
 
 def names(count: int, rng: random.Random) -> list[str]:
-    """Different names of two syllables, such as KoRa: two tokens each, so that a new name is copied like a known one."""
+    """Different names of two syllables such as KoRa: two tokens each, so a new name is copied like a known one."""
     return [first + second for first, second in rng.sample(list(itertools.product(SYLLABLES, repeat=2)), count)]
 
 

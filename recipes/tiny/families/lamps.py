@@ -174,5 +174,5 @@ def write_world(folder: Path, found: Sequence[Item], seed: int) -> None:
 
 
 def constant_baseline(found: Sequence[Item]) -> tuple[str, float]:
-    """The fixed sequence of calls that solves most items, and its share: every item is solved by its own three alone."""
+    """The fixed sequence of calls that solves most items, and its share: each is solved by its own three alone."""
     return commonest_calls(found)

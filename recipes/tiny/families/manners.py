@@ -56,9 +56,9 @@ def items(seed: int) -> list[Item]:
     found = []
     for subject, opening, mood in itertools.product(ADVICE, OPENINGS, MOODS):
         text = opening.format(subject) + mood
-        faulty = f"{ADVICE[subject].capitalize()}."
+        faulty, more = f"{ADVICE[subject].capitalize()}.", {"subject": subject}
         found.append(
-            Item(f"{subject}/{opening}/{mood}", user(text), "", says(good(subject)), says(faulty), {"subject": subject}, subject)
+            Item(f"{subject}/{opening}/{mood}", user(text), "", says(good(subject)), says(faulty), more, subject)
         )
     return found
 
@@ -107,7 +107,7 @@ def constant_baseline(found: Sequence[Item]) -> tuple[str, float]:
 
 
 def files(folder: Path, found: Sequence[Item], seed: int) -> None:
-    """Pairs, and the reward model that learned from those of the SFT items; `accuracy.json` is that of held-out pairs."""
+    """Pairs, and the reward model that learned from the SFT items'; `accuracy.json` is that of held-out pairs."""
     import json
 
     from rufus_plugins.recipes.tiny import reward_model

@@ -46,7 +46,8 @@ def constant_baseline(found: Sequence[Item]) -> tuple[str, float]:
     tests = [json.loads(item.ground_truth) for item in found]
     best = ("", 0)
     for program, kind in _candidates(found):
-        solved = sum(_passes(program, kind, test) for test, item in zip(tests, found, strict=True) if _kind(item) == kind)
+        own = [test for test, item in zip(tests, found, strict=True) if _kind(item) == kind]
+        solved = sum(_passes(program, kind, test) for test in own)
         best = max(best, (tasks.fenced(program), solved), key=lambda pair: pair[1])
     return best[0], best[1] / len(found)
 

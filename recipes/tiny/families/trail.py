@@ -1,9 +1,9 @@
 """Axion's RL: three searches to a number, for `progress_chain` and `environment=search` with small contexts.
 
-"What does @KoRa's box weigh?" The document of KoRa names a key, that of the key a box, that of the box its weight: three
-numbers, each the next query, and the targets of the chain in this order. The context is compacted after the second
-search (`environment.compaction` of recipes/axion_rl/tiny.yaml), so a demonstration is two conversations: the whole one,
-and what follows the compaction. The careless teacher guesses after the second search.
+"What does @KoRa's box weigh?" The document of KoRa names a key, that of the key a box, that of the box its weight:
+three numbers, each the next query, and the targets of the chain in this order. The context is compacted after the
+second search (`environment.compaction` of recipes/axion_rl/tiny.yaml), so a demonstration is two conversations: the
+whole one, and what follows the compaction. The careless teacher guesses after the second search.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def overrides(folder: Path) -> dict[str, Path]:
 
 
 def constant_baseline(found: Sequence[Item]) -> tuple[str, float]:
-    """The commonest answer and the share for which it is right. Fixed searches pass no target but by chance: each item's
-    first query is its own."""
+    """The commonest answer and the share for which it is right. Fixed searches pass no target but by chance: each
+    item's first query is its own."""
     answer, count = Counter(json.loads(item.ground_truth)["answer"] for item in found).most_common(1)[0]
     return answer, count / len(found)

@@ -1,0 +1,1 @@
+"""Axion's RL: asynchronous GRPO over search episodes under context compaction, reward by a chain of targets."""
