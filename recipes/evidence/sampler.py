@@ -22,9 +22,10 @@ from rufus_plugins.rollouts.turns import Sampled
 from rufus_plugins.rollouts.validation import VALIDATE
 from rufus_plugins.types import ContextSegment, Fault, Task, Termination, Trajectory
 
-CONCURRENCY = 128
-"""Attempts at a time: rows of the generator's batch. Ours."""
-EPISODES = 32
+CONCURRENCY = 64
+"""Attempts at a time: rows of the generator's batch. Ours: a row costs most where more than 64 KV caches of 200 tokens are copied
+to float64 (0.5 ms a step at 64 rows of the tiny model, 1.3 ms at 96)."""
+EPISODES = 64
 """Episodes at a time: each may hold a process of its own. Ours."""
 
 
