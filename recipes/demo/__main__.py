@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from rufus_plugins.errors import ConfigError, RufusError
-from rufus_plugins.recipes.demo import commands, data, processes, report
+from rufus_plugins.recipes.chains import processes
+from rufus_plugins.recipes.demo import commands, data, report
 from rufus_plugins.recipes.demo.display import Display, sparkline
 from rufus_plugins.recipes.demo.settings import Settings
 from rufus_plugins.recipes.tiny import model, tasks

@@ -1,7 +1,7 @@
-"""Runs the demo's commands so that nothing outlives it: not verl, not Ray's daemons, not a sandbox.
+"""Runs commands so that nothing outlives this process: not verl, not Ray's daemons, not a sandbox.
 
-Ray's processes make sessions of their own, so a process group is not enough. The demo becomes the subreaper of its
-descendants (prctl(2)): an orphan's new parent is the demo, and the tree below it is always complete.
+Ray's processes make sessions of their own, so a process group is not enough. This process becomes the subreaper of its
+descendants (prctl(2)): an orphan's new parent is this process, and the tree below it is always complete.
 """
 
 from __future__ import annotations

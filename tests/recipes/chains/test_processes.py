@@ -1,4 +1,4 @@
-"""Nothing that the demo starts outlives it: not a daemon, not after Ctrl-C, not when a command hangs."""
+"""Nothing that a run starts outlives it: not a daemon, not after Ctrl-C, not when a command hangs."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ while not os.path.exists(sys.argv[1]) or not open(sys.argv[1]).read():
 DRIVER = """
 import os, signal, sys
 from pathlib import Path
-from rufus_plugins.recipes.demo import processes
+from rufus_plugins.recipes.chains import processes
 # a suite started in the background hands SIGINT down as ignored
 signal.signal(signal.SIGINT, signal.default_int_handler)
 processes.GRACE_S = 0.2
