@@ -6,15 +6,14 @@ from rufus_plugins.recipes.report.run_folder import Run, StageRun, number
 from rufus_plugins.recipes.report.text import DOT, duration, esc
 
 ROW, LANE, EDGE = 58, 22, 18
-STATES = {"done": "\u2713", "running": "\u25b6", "pending": "\u25cb", "failed": "\u2715"}
-SAID = {"running": "running", "quiet": "no sign of life"}
+STATES = {"done": "\u2713", "running": "\u25b6", "pending": "\u25cb", "failed": "\u2715", "interrupted": "\u2016"}
 
 
 def state_of(stage: StageRun, alive: bool) -> tuple[str, str, str]:
     """(class, sign, words) of the stage's state: not by colour alone."""
     if stage.state == "running" and not alive:
         return "failed", "!", "was running, then stopped writing"
-    known = stage.state if stage.state in STATES else "unknown"
+    known = "failed" if stage.state == "interrupted" else stage.state if stage.state in STATES else "unknown"
     return known, STATES.get(stage.state, "?"), stage.state
 
 
@@ -93,7 +92,10 @@ def _row(stage: StageRun, kind: str, words: str, parent: StageRun | None) -> str
     if stage.digest:
         facts.append(f"<code>{esc(stage.digest[:12])}</code>")
     origin = esc(parent.label if parent else stage.parent.get("stage") or "base model")
+    name = f"{stage.index:02d} {esc(stage.label)}"
+    if stage.folder.is_dir():
+        name = f'<a href="#{stage.anchor}">{name}</a>'
     return (
-        f'<li><span class="name"><a href="#{stage.anchor}">{stage.index:02d} {esc(stage.label)}</a>'
+        f'<li><span class="name">{name}'
         f' <span class="from">\u2190 {origin}</span></span><span class="meta">{DOT.join(facts)}</span></li>'
     )

@@ -55,7 +55,8 @@
     });
     show();
     setInterval(() => {
-      if (paused) return;
+      // a page that nobody writes any more says nothing new
+      if (paused || Date.now() / 1000 - Number(live.dataset.written) > Number(live.dataset.quiet)) return;
       keep();
       location.reload();
     }, 1000 * Number(live.dataset.refresh));

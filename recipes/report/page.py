@@ -12,7 +12,7 @@ from pathlib import Path
 from rufus_plugins.recipes.report import stage_section
 from rufus_plugins.recipes.report.chain_picture import chain_picture, state_of
 from rufus_plugins.recipes.report.findings import checkpoints, findings, guards
-from rufus_plugins.recipes.report.run_folder import Run, StageRun, load
+from rufus_plugins.recipes.report.run_folder import QUIET_S, STOPPED, Run, StageRun, load
 from rufus_plugins.recipes.report.tables import before_after, guard_matrix
 from rufus_plugins.recipes.report.text import DOT, cut, esc
 from rufus_plugins.recipes.report.token_view import sample_view
@@ -45,9 +45,10 @@ def write(run_folder: Path | str, output: Path | str | None = None, between_s: f
 def page(run: Run, now: float | None = None, between_s: float = 0.0) -> str:
     now = time.time() if now is None else now
     alive = run.alive(now, between_s)
-    budget = SAMPLE_BUDGET // max(len(run.stages), 1)
-    last = next((s for s in reversed(run.stages) if s.state in ("running", "done", "failed")), None)
-    stages = "".join(_kept_part(run, stage, alive, budget, stage is last) for stage in run.stages)
+    begun = [stage for stage in run.stages if stage.folder.is_dir()]
+    budget = SAMPLE_BUDGET // max(len(begun), 1)
+    last = next((s for s in reversed(begun) if s.state != "pending"), None)
+    stages = "".join(_kept_part(run, stage, alive, budget, stage is last) for stage in begun)
     here = Path(__file__)
     style, script = (here.with_name(name).read_text(encoding="utf-8") for name in ("style.css", "page.js"))
     # the page's own script by its digest and nothing else: a rollout that slipped through could neither run nor load
@@ -58,7 +59,8 @@ def page(run: Run, now: float | None = None, between_s: float = 0.0) -> str:
     )
     refresh = f'<noscript><meta http-equiv="refresh" content="{REFRESH_S}"></noscript>' if alive else ""
     live = (
-        f'<p class="live" data-refresh="{REFRESH_S}"><span>\u25b6 The run is going on; the page loads '
+        f'<p class="live" data-refresh="{REFRESH_S}" data-written="{now:.0f}" '
+        f'data-quiet="{QUIET_S:g}"><span>\u25b6 The run is going on; the page loads '
         f"itself anew every {REFRESH_S} s.</span> "
         '<button type="button" id="pause" aria-pressed="false">Pause</button></p>'
         if alive
@@ -122,7 +124,7 @@ def stage_part(run: Run, stage: StageRun, alive: bool, budget: int, opened: bool
     figures, missing = stage_section.stage_charts(stage, metrics)
     notes = []
     if not metrics.lines:
-        if stage.state in ("running", "done", "failed"):
+        if stage.state != "pending":
             problems.append(f"{stage.folder.name}: no metrics in metrics/*.jsonl.")
         notes.append("No step has been logged.")
     elif missing:
@@ -169,14 +171,14 @@ def _facts(run: Run, alive: bool, now: float) -> str:
         said = " ".join(map(str, words)) if isinstance(words, list) else str(words)
         facts.append(f"<span>with <code>{esc(cut(said, 2000)[0])}</code></span>")
     facts.append(f"<span>page written {datetime.fromtimestamp(now, UTC):%Y-%m-%d %H:%M:%S} UTC</span>")
-    if run.unfinished and not alive:
+    if run.unfinished and not alive and not (run.closed and run.events[-1].get("event") == "finished"):
         facts.append(f'<b class="state failed">! {esc(_how_it_stopped(run))}</b>')
     return f'<p class="run-facts">{DOT.join(facts)}</p>'
 
 
 def _how_it_stopped(run: Run) -> str:
     last = run.events[-1] if run.events else {}
-    if last.get("event") in ("failed", "interrupted"):
+    if last.get("event") in STOPPED:
         return f"the run is not over: {last.get('stage') or 'the chain'} {last['event']}"
     when = datetime.fromtimestamp(run.touched, UTC)
     return f"the run is not over, and wrote nothing since {when:%Y-%m-%d %H:%M:%S} UTC"

@@ -15,6 +15,7 @@ from rufus_plugins.errors import ConfigError
 FORMAT = 1
 QUIET_S = 600.0
 """A run that says it runs and has written nothing for so long gives no sign of life. Ours."""
+STOPPED = ("failed", "interrupted")
 MAX_TEXT = 200_000
 """Characters of a config or command file that are read. Ours."""
 
@@ -88,15 +89,18 @@ class Run:
 
     @property
     def unfinished(self) -> bool:
-        return any(stage.state in ("running", "pending") for stage in self.stages)
+        return any(stage.state != "done" for stage in self.stages)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the last that happened is that the run came to its end or was stopped."""
+        last = self.events[-1] if self.events else {}
+        return last.get("event") in STOPPED or (last.get("event") == "finished" and not last.get("stage"))
 
     def alive(self, now: float | None = None, between_s: float = 0.0) -> bool:
         """Whether something is still going on, as far as files tell. `between_s`: how long the next stage may take to
         appear after the last one that is known."""
-        last = self.events[-1] if self.events else {}
-        if last.get("event") in ("failed", "interrupted") or (
-            last.get("event") == "finished" and not last.get("stage")
-        ):
+        if self.closed:
             return False
         quiet = (time.time() if now is None else now) - self.touched
         return quiet < (QUIET_S if self.unfinished else between_s)
@@ -123,6 +127,7 @@ def load(folder: str | Path) -> Run:
     _check_format(run.told, told)
     run.touched = _youngest(folder)
     run.stages = [s for s in (_stage(path, problems) for path in sorted(stages.glob("*"))) if s is not None]
+    run.stages += _to_come(run)
     run.stages.sort(key=lambda stage: (stage.index, stage.branch or ""))
     if not run.stages:
         problems.append("No stage has started: stages/ is empty.")
@@ -159,6 +164,30 @@ def _stage(folder: Path, problems: list[str]) -> StageRun | None:
         state=str(told.get("state") or "unknown"),
         told=told,
     )
+
+
+def _to_come(run: Run) -> list[StageRun]:
+    """The stages of the chain, where it is one that is known here, that have no folder yet."""
+    try:
+        from rufus_plugins.recipes.chains.spec import chain_of
+
+        entries = chain_of(str(run.told["chain"])).entries
+    except Exception:  # a chain of the user's own file, or of a plugin that is not installed here
+        return []
+    known = {stage.name for stage in run.stages if stage.branch is None}
+    return [
+        StageRun(
+            folder=run.folder / "stages" / f"{index:02d}-{entry.name}",
+            name=entry.name,
+            stage=entry.stage.name,
+            branch=None,
+            index=index,
+            state="pending",
+            told={"parent": {"stage": entry.reads}},
+        )
+        for index, entry in enumerate(entries)
+        if entry.name not in known
+    ]
 
 
 def _evidence(folder: Path, problems: list[str]) -> Iterator[Mapping[str, Any]]:

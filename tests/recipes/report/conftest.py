@@ -126,7 +126,7 @@ class Chain:
     def __init__(self, folder: Path, **told):
         self.folder = folder
         self.write("run.json", {
-            "format": 1, "chain": "rufus_air", "scale": "tiny", "seed": 0, "overrides": [],
+            "format": 1, "chain": "by_hand", "scale": "tiny", "seed": 0, "overrides": [],
             "code": {"version": "0.1.0", "git": "abcdef1234567", "digest": "c0de"},
             "created": "2026-01-02T03:04:05+00:00",
         } | told)  # fmt: skip

@@ -283,6 +283,11 @@ def test_a_living_run_loads_itself_anew_and_keeps_what_is_open_and_where_one_rea
         browser.js("new Promise((done) => setTimeout(done, 100))")
         assert browser.js("window.same") is True, "a paused page stays"
         browser.click("#pause")
+        browser.js("window.now = Date.now; Date.now = () => now() + 601000")
+        browser.js("timers[0][0]()")
+        browser.js("new Promise((done) => setTimeout(done, 100))")
+        assert browser.js("window.same") is True, "so does one that nobody has written for ten minutes"
+        browser.js("Date.now = now")
         browser.js("document.getElementById('01-reasoning_rl').open = true")
         browser.js("document.getElementById('03-general_agent').open = false")
         browser.js("document.querySelector('.guards').parentElement.scrollLeft = 40")

@@ -181,6 +181,41 @@ def test_between_two_stages_a_live_report_waits_and_a_plain_one_does_not(make, t
     assert not load(chain.folder).alive(between_s=180)
 
 
+def test_stages_to_come_of_a_known_chain_are_drawn_and_keep_the_run_alive(make, tmp_path):
+    chain = make.Chain(tmp_path / "run", chain="rufus_air")
+    chain.stage(0, "sft", None, "a", "b")
+    chain.event("sft", "finished")
+    run = load(chain.folder)
+    names = (
+        "sft",
+        "reasoning_rl",
+        "coding_rl",
+        "instruction_rl",
+        "general_agent",
+        "coding_agent",
+        "search_agent",
+        "rlhf",
+    )
+    assert [(s.name, s.state) for s in run.stages] == [(name, "pending" if name != "sft" else "done") for name in names]
+    assert run.alive(), "between two stages"
+    shown = page(run)
+    assert re.search(r">00 sft</a>.*<span class=\"name\">07 rlhf <span", shown), "no link to what is not there"
+    assert shown.count('<details class="stage"') == 1
+    assert "rlhf, pending, from search_agent" in shown
+    chain.event(None, "finished")  # as far as was asked for
+    ended = load(chain.folder)
+    assert not ended.alive() and "the run is not over" not in page(ended)
+
+
+def test_an_interrupted_stage_says_so(usual):
+    told = json.loads((usual.folder / "stages/03-general_agent/stage.json").read_text())
+    usual.write("stages/03-general_agent/stage.json", told | {"state": "interrupted"})
+    usual.event("general_agent", "interrupted")
+    shown = page(load(usual.folder))
+    assert "\u2016 interrupted" in shown and "the run is not over: general_agent interrupted" in shown
+    assert 'id="pause"' not in shown
+
+
 def test_a_failed_stage_shows_the_end_of_its_log(usual):
     told = json.loads((usual.folder / "stages/03-general_agent/stage.json").read_text())
     usual.write("stages/03-general_agent/stage.json", told | {"state": "failed"})
