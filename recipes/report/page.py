@@ -12,7 +12,7 @@ from pathlib import Path
 from rufus_plugins.recipes.report import stage_section
 from rufus_plugins.recipes.report.chain_picture import chain_picture, state_of
 from rufus_plugins.recipes.report.findings import checkpoints, findings, guards
-from rufus_plugins.recipes.report.run_folder import QUIET_S, STOPPED, Run, StageRun, load
+from rufus_plugins.recipes.report.run_folder import QUIET_S, STOPPED, Run, StageRun, load, mapping
 from rufus_plugins.recipes.report.tables import before_after, guard_matrix
 from rufus_plugins.recipes.report.text import DOT, cut, esc
 from rufus_plugins.recipes.report.token_view import sample_view
@@ -166,10 +166,12 @@ def _facts(run: Run, alive: bool, now: float) -> str:
         git = str(code.get("git") or "")
         shown = [str(code.get("version") or "")[:20], git[:12], "with uncommitted changes" * git.endswith("+changes")]
         facts.append(f"<span>code {esc(' '.join(filter(None, shown)))}</span>")
-    if told.get("overrides"):
-        words = told["overrides"]
-        said = " ".join(map(str, words)) if isinstance(words, list) else str(words)
-        facts.append(f"<span>with <code>{esc(cut(said, 2000)[0])}</code></span>")
+    words = told.get("overrides")
+    words = [str(word) for word in words] if isinstance(words, list) else []
+    for stage, own in mapping(told.get("own")).items():
+        words += [f"{stage}:{word}" for word in own] if isinstance(own, list) else []
+    if words:
+        facts.append(f"<span>with <code>{esc(cut(' '.join(words), 2000)[0])}</code></span>")
     facts.append(f"<span>page written {datetime.fromtimestamp(now, UTC):%Y-%m-%d %H:%M:%S} UTC</span>")
     if run.unfinished and not alive and not (run.closed and run.events[-1].get("event") == "finished"):
         facts.append(f'<b class="state failed">! {esc(_how_it_stopped(run))}</b>')

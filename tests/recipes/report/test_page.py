@@ -270,6 +270,14 @@ def test_a_stage_says_how_much_data_it_had_and_what_a_constant_answer_earns(root
     assert "Data: sft 320 · rl 640 · heldout 20 · best constant answer 0.125" in notes
 
 
+def test_the_head_says_with_what_the_run_was_asked_for(make, tmp_path):
+    own = {"sft": ["engine.seed=3"], "rlhf": "no list"}
+    chain = make.Chain(tmp_path, overrides=["trainer.total_training_steps=9"], own=own)
+    head = parse(page(load(chain.folder))).one("p", cls="run-facts").text
+    assert "with trainer.total_training_steps=9 sft:engine.seed=3 ·" in head
+    assert "code 0.1.0 abcdef123456" in head and "created 2026-01-02" in head
+
+
 def test_commands_and_configs_are_there_to_copy(root):
     stage = root.one("details", id="02-coding_rl")
     command = stage.one("details", id="02-coding_rl-command")
