@@ -57,7 +57,7 @@ def measure(
     from rufus_plugins.recipes.evidence.sampler import attempts_of
 
     checkpoint, output = Path(checkpoint), Path(output)
-    digest = digest or _digest_of(checkpoint)
+    digest = digest or content_digest(checkpoint)
     if output.exists():
         there = load(output)
         if (there["protocol_digest"], there["checkpoint"]["digest"]) == (protocol.digest, digest):
@@ -112,14 +112,6 @@ def measure(
     for file in kept.parent.glob(kept.name + "*"):
         file.unlink()
     return evidence
-
-
-def _digest_of(checkpoint: Path) -> str:
-    try:
-        from rufus_plugins.recipes.chains.lineage import digest_of
-    except ModuleNotFoundError:  # an install without the chains: any digest of the content will do
-        digest_of = content_digest
-    return digest_of(checkpoint)
 
 
 def _item(task: Task, attempts: Any, protocol: Protocol) -> dict[str, Any]:
