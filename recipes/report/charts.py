@@ -119,8 +119,8 @@ def stack_chart(title: str, made: Shares, kinds: Sequence[int] | None = None, no
 def nice_ticks(low: float, high: float, count: int = 4) -> list[float]:
     """Round numbers that reach from below `low` to above `high`."""
     if low == high:
-        room = abs(low) * 0.1 or 0.5
-        low, high = low - room, high + room
+        room = abs(low) * 0.1
+        low, high = (low - room, high + room) if room else (0.0, 1.0)
     rough = (high - low) / count
     size = 10.0 ** math.floor(math.log10(rough)) if rough > 0 else 1.0
     step = size * next(m for m in (1, 2, 2.5, 5, 10) if m * size >= rough * 0.999999)
