@@ -1,9 +1,9 @@
 """The peers of bench/environments.py: the same worlds as HTTP servers, one uvicorn process and database each.
 
-`RestPeer` calls the FastAPI routes by httpx. `McpPeer` calls MCP tools over streamable HTTP, which is how
-AgentWorldModel serves its worlds: the SDK's server and client, a session per episode. Both have what favours them: kept
-connections, no access log, JSON answers instead of event streams, the FastAPI application called in the MCP server's
-own process; no jail, no reset, no database per episode.
+`rest` calls the FastAPI routes by httpx. `mcp` calls MCP tools over streamable HTTP, which is how AgentWorldModel
+serves its worlds: the SDK's server and client, a session per episode. Both have what favours them: kept connections, no
+access log, JSON answers instead of event streams, the FastAPI application called in the MCP server's own process; no
+jail, no reset, no database per episode.
 """
 
 from __future__ import annotations
@@ -40,8 +40,6 @@ def load(code: str) -> Any:
 class Servers:
     """Processes, each with one world and one database."""
 
-    kind = ""
-
     def __init__(self, folder: Path, worlds: Sequence[str]):
         from rufus_plugins.rollouts.environments.world_data import initial_database, library
 
@@ -55,7 +53,7 @@ class Servers:
             database.write_bytes(asyncio.run(initial_database(world, folder / "initial")).read_bytes())
             with socket.create_server(("127.0.0.1", 0), backlog=CONNECTIONS) as listening:
                 descriptor = listening.fileno()
-                command = [sys.executable, "-m", "bench._environment_peers", self.kind, str(code), str(database)]
+                command = [sys.executable, "-m", "bench._environment_peers", "serve", str(code), str(database)]
                 log = (folder / f"{number}.log").open("w")
                 self.servers.append(
                     subprocess.Popen([*command, str(descriptor)], stdout=log, stderr=log, pass_fds=[descriptor])
@@ -90,11 +88,9 @@ class Servers:
         for server in self.servers:
             server.wait()
 
+    # -- clients --------------------------------------------------------------------------------------
 
-class RestPeer(Servers):
-    kind = "rest"
-
-    async def play(self, todo: Plan, clock: Any = None) -> float:
+    async def rest(self, todo: Plan, clock: Any = None) -> float:
         """Calls a second."""
         import httpx
 
@@ -132,11 +128,7 @@ class RestPeer(Servers):
                 clock.stop()
             return sum(len(c) for _, c in todo) / took_s
 
-
-class McpPeer(Servers):
-    kind = "mcp"
-
-    async def play(self, todo: Plan, clock: Any = None) -> float:
+    async def mcp(self, todo: Plan, clock: Any = None) -> float:
         """Calls a second, with all sessions open before the first one."""
         from mcp import Client
 
@@ -173,8 +165,8 @@ class McpPeer(Servers):
         return sum(len(c) for _, c in todo) / (times["called"] - times["begun"])
 
 
-def as_mcp(app: Any) -> Any:
-    """The application's operations as tools of the SDK's server, beside its own routes."""
+def both(app: Any) -> Any:
+    """The application as it is, and its operations as tools of the SDK's server at /mcp."""
     from mcp import types
     from mcp.server.lowlevel import Server
 
@@ -182,9 +174,10 @@ def as_mcp(app: Any) -> Any:
     from rufus_plugins.rollouts.environments.world_tools import endpoints
 
     found = {endpoint.name: endpoint for endpoint in endpoints(app.openapi())}
+    functions = {name: endpoint.schema["function"] for name, endpoint in found.items()}
     tools = [
-        types.Tool(name=name, description=f["description"], input_schema=f["parameters"])
-        for name, f in ((name, endpoint.schema["function"]) for name, endpoint in found.items())
+        types.Tool(name=name, description=one["description"], input_schema=one["parameters"])
+        for name, one in functions.items()
     ]
 
     async def listed(context: Any, params: Any) -> Any:
@@ -198,12 +191,15 @@ def as_mcp(app: Any) -> Any:
         return types.CallToolResult(content=[text], is_error=answer.status != 200)
 
     server = Server("world", on_list_tools=listed, on_call_tool=called)
-    served = server.streamable_http_app(json_response=True)
-    served.router.routes.extend(app.routes)
+    tooled = server.streamable_http_app(json_response=True)
+
+    async def served(scope: Any, receive: Any, send: Any) -> None:
+        await (app if scope.get("path", "/mcp") != "/mcp" else tooled)(scope, receive, send)
+
     return served
 
 
-def serve(kind: str, code: str, database: str, descriptor: int) -> None:
+def serve(code: str, database: str, descriptor: int) -> None:
     import sqlite3
 
     import uvicorn
@@ -211,13 +207,11 @@ def serve(kind: str, code: str, database: str, descriptor: int) -> None:
     connect = sqlite3.connect
     sqlite3.connect = sqlite3.dbapi2.connect = lambda _, *args, **kwargs: connect(database, *args, **kwargs)
     os.environ["DATABASE_PATH"] = f"sqlite:///{database}"
-    app = load(code)
-    app = as_mcp(app) if kind == "mcp" else app
-    uvicorn.run(app, fd=descriptor, log_level="critical", access_log=False, timeout_keep_alive=600)
+    uvicorn.run(both(load(code)), fd=descriptor, log_level="critical", access_log=False, timeout_keep_alive=600)
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "document":
         print(json.dumps(load(sys.argv[2]).openapi()))
     else:
-        serve(*sys.argv[1:4], int(sys.argv[4]))
+        serve(*sys.argv[2:4], int(sys.argv[4]))

@@ -33,7 +33,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench._environment_peers import SERVERS, McpPeer, Plan, RestPeer
+from bench._environment_peers import SERVERS, Plan, Servers
 
 WORLDS = ("shop", "desk", "bank")
 EPISODES = 256
@@ -249,8 +249,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         idle_mb = max(fresh_mb, rested_mb)
         asyncio.run(ours.play(plan(1, EPISODES), together=True))  # warm
         with tempfile.TemporaryDirectory() as folder:
-            rates = against(ours, RestPeer(Path(folder) / "rest", WORLDS), plan(calls, EPISODES), rounds)
-            by_mcp = against(ours, McpPeer(Path(folder) / "mcp", WORLDS), plan(mcp_calls, EPISODES), 1)
+            rates, (mcp, mcp_ms) = against(ours, Path(folder) / "peer", rounds, calls, mcp_calls)
         asyncio.run(ours.play(plan(3, EPISODES), together=False))
         before = ours.memory_mb()
         begun = time.perf_counter()
@@ -266,11 +265,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     mine, theirs, mine_ms, their_ms = (statistics.median(side) for side in zip(*rates, strict=True))
     ratio = statistics.median(a / b for a, b, _, _ in rates)
-    mcp_ratio = statistics.median(mine / b for _, b, _, _ in by_mcp)
-    mcp, mcp_ms = by_mcp[0][1], by_mcp[0][3]
     ok = mine >= BAR_CALLS and ratio >= BAR_RATIO and idle_mb <= BAR_IDLE_MB and growth <= BAR_GROWTH
     result = {"bench": "environments", "ours": round(mine, 1), "peer": round(theirs, 1), "ratio": round(ratio, 2)}
-    result |= {"bar": BAR_RATIO, "ok": ok, "mcp": round(mcp, 1), "mcp_ratio": round(mcp_ratio, 2)}
+    result |= {"bar": BAR_RATIO, "ok": ok, "mcp": round(mcp, 1), "mcp_ratio": round(mine / mcp, 2)}
     result |= {"cpu_ms": {"ours": round(mine_ms, 2), "peer": round(their_ms, 2), "mcp": round(mcp_ms, 2)}}
     print(json.dumps({**result, "idle_mb": round(idle_mb, 1), "growth": round(growth, 3)}))
     return 0 if ok else 1
@@ -280,26 +277,31 @@ Rates = tuple[float, float, float, float]
 """Calls/s of ours and theirs, processor time of a call in ms of ours and theirs."""
 
 
-def against(ours: Ours, peer: RestPeer | McpPeer, todo: Plan, rounds: int) -> list[Rates]:
-    """Rounds of both sides in turn; ends the peer."""
-    calls, found = sum(len(own) for _, own in todo), []
+def against(ours: Ours, folder: Path, rounds: int, calls: int, mcp_calls: int) -> tuple[list[Rates], Sequence[float]]:
+    """Rounds of ours and plain REST in turn, then calls/s and processor time of MCP."""
+    todo, found = plan(calls, EPISODES), []
+    peer = Servers(folder, WORLDS)
     mine = Clock(lambda: sorted({*tree({os.getpid()})} - {*tree(peer.pids)}))
     theirs = Clock(lambda: [os.getpid(), *tree(peer.pids)])
     try:
-        asyncio.run(peer.play(plan(1, EPISODES)))  # warm
+        asyncio.run(peer.rest(plan(1, EPISODES)))  # warm
         for number in range(rounds):
             played = asyncio.run(ours.play(todo, together=True, clock=mine))
-            rate = asyncio.run(peer.play(todo, theirs))
-            found.append((played["calls_per_s"], rate, mine.s / calls * 1e3, theirs.s / calls * 1e3))
+            rate = asyncio.run(peer.rest(todo, theirs))
+            ms = [1000 * clock.s / (calls * EPISODES) for clock in (mine, theirs)]
+            found.append((played["calls_per_s"], rate, *ms))
             print(
-                f"round {number + 1}: ours {found[-1][0]:.0f} calls/s, {found[-1][2]:.2f} ms of CPU a call, "
-                f"{played['episodes_per_s']:.1f} episodes/s with start, reset and end; {SERVERS} {peer.kind} servers "
-                f"{rate:.0f} calls/s, {found[-1][3]:.2f} ms",
+                f"round {number + 1}: ours {played['calls_per_s']:.0f} calls/s, {ms[0]:.2f} ms of CPU a call, "
+                f"{played['episodes_per_s']:.1f} episodes/s with start, reset and end; {SERVERS} HTTP servers "
+                f"{rate:.0f} calls/s, {ms[1]:.2f} ms",
                 flush=True,
             )
+        rate = asyncio.run(peer.mcp(plan(mcp_calls, EPISODES), theirs))
     finally:
         peer.close()
-    return found
+    ms = 1000 * theirs.s / (mcp_calls * EPISODES)
+    print(f"the same {SERVERS} servers by MCP over HTTP: {rate:.0f} calls/s, {ms:.2f} ms of CPU a call", flush=True)
+    return found, (rate, ms)
 
 
 if __name__ == "__main__":
