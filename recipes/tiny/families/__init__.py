@@ -68,6 +68,8 @@ class Family:
     environment: Mapping[str, Any] | None = None
     tools: Sequence[Mapping[str, Any]] = ()
     """Schemas that the demonstrations show; the environment's own, by name."""
+    sft_rows: int = 2_000
+    """Demonstrations for SFT: the family's weight in the mixture. Ours, so that all families are learned alike."""
 
 
 def user(text: str) -> tuple[Message, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rufus_plugins.errors import ConfigError
 from rufus_plugins.recipes.tiny.families import STAGES
-from rufus_plugins.recipes.tiny.families.writing import FAULTY_SHARE, SFT_ROWS, write
+from rufus_plugins.recipes.tiny.families.writing import FAULTY_SHARE, write
 
 
 def main() -> None:
@@ -16,7 +16,7 @@ def main() -> None:
     parser.add_argument("--stage", required=True, choices=STAGES)
     parser.add_argument("--output", required=True, type=Path)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--sft-rows", type=int, default=SFT_ROWS, help="demonstrations")
+    parser.add_argument("--sft-rows", type=int, help="demonstrations; default: the family's own number")
     parser.add_argument("--faulty-share", type=float, default=FAULTY_SHARE, help="share of them with the mistake")
     args = parser.parse_args()
     try:

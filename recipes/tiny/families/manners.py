@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rufus_plugins.recipes.tiny.families import Family, Item, says, splits, user
 
-FAMILY = Family("rlhf", "rlhf/tiny_manners", {"name": "preference"})
+FAMILY = Family("rlhf", "rlhf/tiny_manners", {"name": "preference"}, sft_rows=1_500)
 
 ADVICE = {
     "bread": "bake it hot",

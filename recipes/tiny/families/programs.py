@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from rufus_plugins.recipes.tiny import tasks
 from rufus_plugins.recipes.tiny.families import Family, Item, says, user
 
-FAMILY = Family("coding_rl", "rufus_tiny_programs", {"name": "coding_tests", "require_clean_ending": True})
+FAMILY = Family(
+    "coding_rl", "rufus_tiny_programs", {"name": "coding_tests", "require_clean_ending": True}, sft_rows=3_500
+)
 
 
 def items(seed: int) -> list[Item]:

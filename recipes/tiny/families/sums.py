@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from rufus_plugins.recipes.tiny.families import Family, Item, says, user
 
-FAMILY = Family("reasoning_rl", "math/tiny_sums", {"name": "math_answer"})
+FAMILY = Family("reasoning_rl", "math/tiny_sums", {"name": "math_answer"}, sft_rows=3_500)
 SIZE = 1_500
 """Ours."""
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from rufus_plugins.recipes.tiny.families import Family, Item, says, user
 
-FAMILY = Family("instruction_rl", "instructions/tiny_words", {"name": "rubrics"})
+FAMILY = Family("instruction_rl", "instructions/tiny_words", {"name": "rubrics"}, sft_rows=4_000)
 SIZE = 1_200
 """Ours."""
 
@@ -51,7 +51,8 @@ def _item(count: int, use: str, ban: str, end: str, quoted: bool, rng: random.Ra
         f"{count} {use} {ban} {end} {'quoted' if quoted else 'plain'}",
         user(" ".join(text)),
         {"rubrics": rubrics},
-        says(_written([use, *free[: count - 2], end], quoted)),
+        # not in front: the first word has no blank before it, and would be another token than in the request
+        says(_written([free[0], use, *free[1 : count - 2], end], quoted)),
         says(_written([*free[: count - 1], end], quoted)),
     )
 

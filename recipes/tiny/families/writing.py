@@ -21,8 +21,6 @@ from rufus_plugins.errors import ConfigError
 from rufus_plugins.recipes.data.rl_parquet import RLParquet
 from rufus_plugins.recipes.tiny.families import STAGES, Item, demonstrations, splits
 
-SFT_ROWS = 1_000
-"""Demonstrations of one family. Ours."""
 FAULTY_SHARE = 0.6
 """As recipes/tiny/tasks.py: the likeliest answer of a model that learned from them is then the wrong one."""
 REPORT = "family.json"
@@ -36,10 +34,11 @@ def family(stage: str) -> Any:
 
 
 def write(
-    stage: str, output: Path, seed: int = 0, sft_rows: int = SFT_ROWS, faulty_share: float = FAULTY_SHARE
+    stage: str, output: Path, seed: int = 0, sft_rows: int | None = None, faulty_share: float = FAULTY_SHARE
 ) -> dict[str, Any]:
     """Writes the folder and returns the report. Raises `ConfigError` if `output` holds anything but a family's data."""
     module = family(stage)
+    sft_rows = module.FAMILY.sft_rows if sft_rows is None else sft_rows
     output = Path(output).resolve()
     made_of = {"stage": stage, "seed": seed, "demonstrations": sft_rows, "faulty_share": faulty_share, "code": _code()}
     if output.exists() and not (output.is_dir() and (not any(output.iterdir()) or (output / REPORT).is_file())):
