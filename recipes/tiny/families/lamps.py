@@ -74,7 +74,7 @@ def change(lamp, column, value):
         )
         if not done.rowcount:
             raise HTTPException(404, "find it first")
-    return "ok"
+    return 1
 
 
 @app.post("/find", operation_id="find")
@@ -125,8 +125,8 @@ def items(seed: int) -> list[Item]:
 def _item(who: str, number: int, was_on: int, colour: str, way: int) -> Item:
     on = 1 - was_on
     one = calls("find", {"who": who}, str(number))
-    two = calls("switch", {"lamp": number, "on": bool(on)}, "ok")
-    three = calls("paint", {"lamp": number, "colour": colour}, "ok")
+    two = calls("switch", {"lamp": number, "on": bool(on)}, "1")
+    three = calls("paint", {"lamp": number, "colour": colour}, "1")
     return Item(
         f"{who} {colour} {way}",
         user(WORDINGS[way].format(word="on" if on else "off", who=who, colour=colour)),
