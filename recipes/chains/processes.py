@@ -10,6 +10,7 @@ import ctypes
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +19,9 @@ from rufus_plugins.errors import InfrastructureError
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-GRACE_S = 5.0
+GUARDIAN = "rufus_plugins.recipes.chains.guardian"
+"""Between this process and its command, so that nothing outlives a kill -9 of this process either."""
+GRACE_S = 2.0
 """Between asking a process tree to end and killing it. Ours."""
 
 
@@ -61,13 +64,13 @@ def run(
             output.write(f"\n$ {' '.join(command)}\n".encode())
             output.flush()
             child = subprocess.Popen(
-                command,
+                [sys.executable, "-m", GUARDIAN, *command],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=dict(environment),
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with(os.getpid(), signal.SIGTERM),
             )
             while (code := child.poll()) is None:
                 now = progress()
@@ -142,8 +145,15 @@ def tail(log: Path, lines: int = 25) -> str:
     return "\n".join(text.splitlines()[-lines:])
 
 
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+def die_with(parent: int, number: int) -> Callable[[], None]:
+    """For `preexec_fn`: the child gets the signal when the process `parent`, which starts it, ends."""
+
+    def prepare() -> None:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
+        if os.getppid() != parent:  # it has ended already
+            os._exit(1)
+
+    return prepare
 
 
 def _signal(pid: int, number: int) -> None:

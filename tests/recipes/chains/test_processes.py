@@ -95,3 +95,14 @@ def test_a_failing_command_says_how_it_ended(tmp_path):
     assert "failed: x ended with exit code 7" in output
     output, _ = start("import os; os.kill(os.getpid(), 9)", tmp_path).communicate(timeout=60)
     assert "failed: x was killed by signal 9" in output
+
+
+def test_nothing_outlives_a_kill_9_of_the_process_that_started_it(tmp_path):
+    driver = start(DAEMON + "\ntime.sleep(600)", tmp_path)
+    pid = wait_for(tmp_path / "pid")
+    os.kill(driver.pid, signal.SIGKILL)
+    driver.wait(timeout=10)
+    deadline = time.monotonic() + 30
+    while not gone(pid):
+        assert time.monotonic() < deadline, "the daemon outlived the run"
+        time.sleep(0.05)

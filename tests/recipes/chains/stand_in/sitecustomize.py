@@ -34,10 +34,10 @@ def weights(folder):
     return text.removesuffix(END)
 
 
-def save(checkpoints, step, model, state):
+def save(checkpoints, step, model, state, parent):
     folder = checkpoints / f"global_step_{step}" / model
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text('{"model_type": "stand_in"}')
+    (folder / "config.json").write_bytes(Path(parent, "config.json").read_bytes())
     with (folder / "model.safetensors").open("w") as file:
         for part in (state[:20], state[20:], END):
             file.write(part)
@@ -67,13 +67,14 @@ def log(file, step, **data):
 def rl(told):
     checkpoints, total = Path(told["trainer.default_local_dir"]), int(told["trainer.total_training_steps"])
     lr = told["actor_rollout_ref.actor.optim.lr"]
-    step, state = resumed(checkpoints, "actor/huggingface", told["actor_rollout_ref.model.path"])
+    parent = told["actor_rollout_ref.model.path"]
+    step, state = resumed(checkpoints, "actor/huggingface", parent)
     with open(os.environ["VERL_FILE_LOGGER_PATH"], "wb", buffering=0) as metrics:
         while step < total:
             step += 1
             state = trained(state, step, lr)
             if step == total or step % int(told["trainer.save_freq"]) == 0:
-                save(checkpoints, step, "actor/huggingface", state)
+                save(checkpoints, step, "actor/huggingface", state, parent)
                 with (checkpoints / "latest_checkpointed_iteration.txt").open("w") as tracker:
                     time.sleep(PAUSE_S)
                     tracker.write(str(step))
@@ -91,7 +92,7 @@ def sft(told):
             due = step >= total or step % int(told["trainer.save_freq"]) == 0
             if due:
                 log(metrics, step, **{"val/loss": 1.0 + 0.5**step})
-                save(checkpoints, step, "huggingface", state)
+                save(checkpoints, step, "huggingface", state, told["model.path"])
                 part = checkpoints / "latest_checkpointed_iteration.txt.tmp"
                 part.write_text(str(step))
                 part.rename(checkpoints / "latest_checkpointed_iteration.txt")
