@@ -6,6 +6,7 @@ is not run again, an unfinished one goes on from verl's last whole checkpoint, e
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fcntl
 import os
@@ -19,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rufus_plugins.errors import ConfigError, RufusError
+from rufus_plugins.errors import ConfigError, InfrastructureError, RufusError
 from rufus_plugins.recipes.chains import checkpoints, commands, lineage, plateau, processes
 from rufus_plugins.recipes.chains.lineage import event, read_json, write_json
 from rufus_plugins.recipes.chains.metrics import Metrics, next_file
@@ -40,6 +41,8 @@ from rufus_plugins.recipes.demo.display import Display, sparkline
 STALL_S = {"tiny": 900.0}
 """Without a new step for so long a command is stuck; other scales: `STALL_LARGE_S`. Ours."""
 STALL_LARGE_S = 6 * 3600.0
+LEFT_OVER_S = 30.0
+"""For the processes of a killed run to be gone. Ours."""
 REPORT_S = 30.0
 """Between two versions of the report while a stage runs. Ours."""
 REWARD = ("critic/score/mean", "critic/rewards/mean")
@@ -71,12 +74,25 @@ class Runner:
             ) from None
         if left := end_left_over(self.folder):
             self.display.say(f"Ended {left} processes that an earlier run had left behind.")
+        try:
+            self._clear()
+            self._adopt()
+        except BaseException:
+            self._lock.close()
+            raise
+        return self
+
+    def _clear(self) -> None:
+        """Removes the folder for --fresh, and what a killed --fresh left of it."""
+        aside = self.folder.with_name(f".{self.folder.name}.removed")
         if self.fresh and self.folder.exists():
+            if self.options.branch:
+                raise ConfigError("--fresh would remove the trunk, too: give --branch another name instead")
             if not (self.folder / "run.json").is_file() and any(self.folder.iterdir()):
                 raise ConfigError(f"{self.folder} is no run folder: it was not removed. Move it away.")
-            shutil.rmtree(self.folder)
-        self._adopt()
-        return self
+            shutil.rmtree(aside, ignore_errors=True)
+            self.folder.rename(aside)  # a folder half removed would be none that --fresh knows
+        shutil.rmtree(aside, ignore_errors=True)
 
     def __exit__(self, *_: Any) -> None:
         self._lock.close()
@@ -93,6 +109,7 @@ class Runner:
                 raise ConfigError(f"--branch: there is no run in {self.folder} to branch from")
             self.folder.mkdir(parents=True, exist_ok=True)
             there = {"format": lineage.FORMAT, **asked, "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "branches": {}}
+            write_json(stamp, there)  # first of all: by it the folder is known as a run
             event(self.folder, "created")
         else:
             changed = lineage.differences({k: there.get(k) for k in asked}, asked)
@@ -326,6 +343,12 @@ class Runner:
     def _finish(self, step: Step, told: dict[str, Any]) -> None:
         saved = step.folder / "checkpoints"
         last = checkpoints.last_whole(saved)
+        if step.total and last < step.total:
+            raise RufusError(
+                f"{step.label} ended with a checkpoint of step {last} of {step.total}: trainer.total_epochs may be too "
+                f"small for trainer.total_training_steps, or trainer.save_freq is not above 0. See "
+                f"{step.folder / 'logs' / 'train.log'}"
+            )
         if step.entry.supervised:
             seen = Metrics(step.folder / "metrics").look()
             told["pick"] = plateau.pick(seen, [s for s in checkpoints.steps(saved) if checkpoints.model_in(saved, s)])
@@ -353,6 +376,11 @@ class Runner:
             return {"stage": None, "path": model, "digest": digest}
         told = self._told(self.chain.entry(step.entry.reads)) or {}
         expected = (told.get("checkpoint") or {}).get("digest")
+        if expected is None:
+            raise ConfigError(
+                f"{step.label} starts from the checkpoint of {step.entry.reads}, which is not finished: run it first, "
+                f"with --until {step.entry.reads} and without --from"
+            )
         if digest != expected:
             raise ConfigError(
                 f"{model} is not the checkpoint that stage {step.entry.reads} left ({expected}, now {digest}): "
@@ -474,17 +502,29 @@ def end_left_over(run: Path) -> int:
     """Kills processes of an earlier run of this folder whose runner was killed; returns how many."""
     mark = f"{commands.RUN}={run}".encode()
     own = {os.getpid(), os.getppid()}
-    killed = 0
+    killed: set[int] = set()
+    deadline = time.monotonic() + LEFT_OVER_S
+    while alive := [pid for pid in _marked(mark) if pid not in own]:
+        for pid in alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        killed.update(alive)
+        if time.monotonic() > deadline:
+            raise InfrastructureError(f"processes {alive} of an earlier run in {run} do not end: end them yourself")
+        time.sleep(0.05)
+    return len(killed)
+
+
+def _marked(mark: bytes) -> list[int]:
+    """Processes with `mark` in their environment, zombies left out: those have none."""
+    found = []
     for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) in own:
-            continue
         try:
-            if mark in (entry / "environ").read_bytes().split(b"\0"):
-                os.kill(int(entry.name), signal.SIGKILL)
-                killed += 1
+            if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
         except OSError:  # it ended, or belongs to another user
             continue
-    return killed
+    return found
 
 
 def _name(model: str, run: Path) -> str:
