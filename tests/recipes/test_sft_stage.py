@@ -93,6 +93,7 @@ def test_verls_trainer_learns_from_packed_conversations(tmp_path):
         "data.rufus.mask=every_turn",
         "trainer.total_epochs=8",
         "trainer.total_training_steps=12",
+        "optim.lr=2.0e-3",
         "trainer.test_freq=6",
         "trainer.resume_mode=disable",
         "trainer.logger=[file]",
