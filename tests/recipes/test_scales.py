@@ -21,6 +21,8 @@ def stages():
 def services(monkeypatch):
     for name, value in (("URL", "http://127.0.0.1:1/v1"), ("MODEL", "judge"), ("KEY", "none")):
         monkeypatch.setenv(f"RUFUS_JUDGE_{name}", value)
+    for name, value in (("URL", "http://127.0.0.1:1/v1"), ("MODEL", "small"), ("KEY", "none")):
+        monkeypatch.setenv(f"RUFUS_COMPACTION_{name}", value)
     monkeypatch.setenv("RUFUS_SEARCH_URL", "http://127.0.0.1:1/retrieve")
     monkeypatch.setenv("SERPER_API_KEY", "none")
 
@@ -35,6 +37,22 @@ def test_a_stage_composes_for_gpus_is_accepted_by_verl_and_fits(stage, scale, se
     assert code == 0, out
     assert "verl accepts this config" in out and "GPUs of 141 GB" in out
     assert "training: about" in out and "routes:" in out
+
+
+@pytest.mark.parametrize("stage", stages(), ids=lambda stage: stage.name)
+def test_a_stage_at_scale_tiny_fits_its_family_and_the_runner(stage):
+    from rufus_plugins.cli_check import composed
+
+    made = composed("rufus", [f"stage={stage.name}", "scale=tiny"])
+    actor, rollout = made.actor_rollout_ref.actor, made.actor_rollout_ref.rollout
+    assert made.data.train_batch_size % actor.ppo_mini_batch_size == 0 and rollout.n >= 4
+    assert rollout.temperature == 1.0 and rollout.calculate_log_probs is True
+    assert "hf_model" in actor.checkpoint.save_contents
+    assert made.rufus.routing_replay == "rollout" and made.data.apply_chat_template_kwargs.enable_thinking is False
+    longest = made.data.max_prompt_length + made.data.max_response_length
+    assert longest <= 256 <= actor.ppo_max_token_len_per_gpu
+    assert list(made.trainer.logger) == ["console", "file"] and made.trainer.save_freq == 10
+    assert made.trainer.total_training_steps <= made.trainer.total_epochs  # never ended by the data
 
 
 def test_a_stage_at_a_scale_overrides_the_scale(capsys):

@@ -19,6 +19,7 @@ def composed(stage, *overrides):
         ("general_agent", "post_state", "mcp", "group_normalised"),
         ("search_agent", "search_answer", "search", "mean_only"),
         ("rlhf", "preference", None, "group_normalised"),
+        ("axion_rl", "progress_chain", "search", "group_normalised"),
     ],
 )
 def test_a_stage_selects_reward_environment_and_advantage(stage, reward, environment, estimator):
@@ -38,4 +39,8 @@ def test_the_values_that_the_recipe_names():
     search = composed("search_agent")
     assert search.actor_rollout_ref.rollout.n == 16
     assert list(search.rufus.mask_terminations) == ["response_length"]  # a spent budget is trained on
+    axion = composed("axion_rl")
+    assert (axion.rufus.reward.progress_weight, axion.rufus.reward.no_answer_penalty) == (0.3, 0.1)
+    assert (axion.actor_rollout_ref.actor.optim.lr, axion.actor_rollout_ref.rollout.n) == (2e-6, 8)
+    assert axion.trainer.v1.trainer_mode == "separate_async" and axion.rufus.routing_replay == "rollout"
     assert composed("rlhf").rufus.length_penalty.kind == "over_target"
