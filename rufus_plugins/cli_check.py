@@ -174,6 +174,10 @@ def _config(args: argparse.Namespace, problems: list[str]) -> None:
     except (HydraException, OmegaConfBaseException) as error:
         _bad(problems, "config", "\n".join(filter(None, (str(error), str(error.__cause__ or "")))))
         return
+    if "actor_rollout_ref" not in config:
+        _good("the config composes")
+        _note(f"{args.config_name} is no config of verl's RL trainer: parts and memory are not checked")
+        return
     chosen = selection.check(config)
     for kind in selection.PARTS:
         if kind in chosen:

@@ -115,3 +115,11 @@ def test_verls_trainer_learns_from_packed_conversations(tmp_path):
     assert len(held_out) == 2 and 0 < held_out[-1] < held_out[0]
     # every row of the first step is one of at most 512 tokens that several conversations share
     assert 4 * 300 < steps[0]["data"]["train/global_tokens"] <= 4 * 512
+
+
+def test_check_composes_the_config_of_the_sft_trainer(capsys):
+    given = ["+stage=sft", "model.path=model", "data.train_files=rows.parquet"]
+    assert cli.main(["check", "--config-name", "sft_trainer_engine", *given]) == 0
+    assert "the config composes" in capsys.readouterr().out
+    assert cli.main(["check", "--config-name", "sft_trainer_engine", "+stage=no_such_stage"]) == 1
+    assert "no_such_stage" in capsys.readouterr().out
