@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -198,18 +199,19 @@ def problems_of(step: Step) -> list[str]:
     from rufus_plugins.hosts.verl.memory import H200_GB, estimate
     from rufus_plugins.hosts.verl.validation import validate
 
+    config = copy.deepcopy(step.config)  # the checks write into it, as a start of verl does
     try:
-        chosen = selection.check(step.config)
+        chosen = selection.check(config)
         for kind in chosen:
-            if kind in ("reward", "environment") and (kind, step.config.rufus.environment_pool) != (
+            if kind in ("reward", "environment") and (kind, config.rufus.environment_pool) != (
                 "environment",
                 None,
             ):
-                part = selection.build(step.config, kind)
+                part = selection.build(config, kind)
                 if hasattr(part, "preflight"):
                     part.preflight()
-        validate(step.config)
-        if step.config.trainer.get("device") != "cpu" and (found := estimate(step.config, H200_GB)) is not None:
+        validate(config)
+        if config.trainer.get("device") != "cpu" and (found := estimate(config, H200_GB)) is not None:
             return list(found.problems)
     except (RufusError, OmegaConfBaseException) as error:
         return [str(error)]

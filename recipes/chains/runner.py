@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rufus_plugins.errors import ConfigError, InfrastructureError, RufusError
-from rufus_plugins.recipes.chains import checkpoints, commands, lineage, plateau, processes
+from rufus_plugins.recipes.chains import checkpoints, commands, lineage, pinned, plateau, processes
 from rufus_plugins.recipes.chains.lineage import event, read_json, write_json
 from rufus_plugins.recipes.chains.metrics import Metrics, next_file
 from rufus_plugins.recipes.chains.plan import (
@@ -158,15 +158,29 @@ class Runner:
         if self.options.scale != "tiny":
             return None
         made = self.folder / "data" / entry.name
+        if entry.name not in self._prepared:
+            if pinned.pinned(made) and (changed := pinned.changes(made)) and not self._trained(entry):
+                event(self.folder, "changed", entry.name, f"data made anew: {', '.join(changed[:8])}")
+                shutil.rmtree(made)
+            if not pinned.pinned(made):
+                shutil.rmtree(made, ignore_errors=True)  # a killed run left it half made
+                self._generate(entry, made)
+                pinned.pin(made)
+            self._prepared.add(entry.name)
+        return made
+
+    def _generate(self, entry: Entry, made: Path) -> None:
         words = ["--stage", entry.stage.name, "--output", str(made), "--seed", str(self.options.seed)]
         if entry.supervised and entry.stage.tiny is None:
             for one in families_of(self.options, entry):
                 words += ["--family", f"{one.name}={self.family(one)}"]
-        if entry.name not in self._prepared:
-            command = [sys.executable, "-m", "rufus_plugins.recipes.chains.tiny_data", *words]
-            self._prepare(f"data of {entry.name}", command)
-            self._prepared.add(entry.name)
-        return made
+        self._prepare(f"data of {entry.name}", [sys.executable, "-m", "rufus_plugins.recipes.chains.tiny_data", *words])
+
+    def _trained(self, entry: Entry) -> bool:
+        """Whether anything was trained on the entry's data, on the trunk or on a branch."""
+        own = folder_of(self.options, entry, None)
+        folders = [own, *own.parent.glob(f"{own.name}@*")]
+        return any(checkpoints.last_whole(folder / "checkpoints") for folder in folders)
 
     def _prepare(self, name: str, command: Sequence[str]) -> None:
         log = self.folder / "logs" / f"{name.replace(' ', '-')}.log"
@@ -246,7 +260,7 @@ class Runner:
             if told["config_digest"] != step.config_digest:
                 old = yaml.safe_load((step.folder / "config.yaml").read_text(encoding="utf-8"))
                 lines += lineage.differences(reduced(old, self.folder), step.settled) or ["the config"]
-            data = data_digests(step.data)
+            data = data_digests(step.data, self.family(step.entry))
             lines += [f"data {line}" for line in lineage.differences(told["data"], data)]
             if lines:
                 found.append(f"{step.label}: " + "; ".join(lines[:8]) + (" ..." if len(lines) > 8 else ""))
@@ -285,7 +299,7 @@ class Runner:
             "command": list(step.command),
             "config_digest": step.config_digest,
             "parent": parent,
-            "data": data_digests(step.data),
+            "data": data_digests(step.data, self.family(step.entry)),
             "code": lineage.code(),
             "checkpoint": None,
             "seconds": told.get("seconds", 0.0),
@@ -490,12 +504,11 @@ def rehearsal(options: Options) -> Iterator[Runner]:
         yield runner
 
 
-def data_digests(folder: Path) -> dict[str, str]:
-    return {
-        name: lineage.digest_of(folder / name)
-        for name in ("train.parquet", "heldout.parquet")
-        if (folder / name).exists()
-    }
+def data_digests(folder: Path, generated: Path | None) -> dict[str, str]:
+    """Of the two files that verl reads, and of all that was generated with them."""
+    names = [name for name in ("train.parquet", "heldout.parquet") if (folder / name).exists()]
+    digests = {name: lineage.digest_of(folder / name) for name in names}
+    return digests if generated is None else digests | {"all generated files": pinned.digest(generated)}
 
 
 def end_left_over(run: Path) -> int:
