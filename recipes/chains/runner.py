@@ -94,7 +94,10 @@ class Runner:
             self.folder.rename(aside)  # a folder half removed would be none that --fresh knows
         shutil.rmtree(aside, ignore_errors=True)
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is not None:
+            what = {KeyboardInterrupt: "interrupted", ConfigError: "refused"}.get(kind, "failed")
+            event(self.folder, what, None, "".join(str(error).splitlines()[:1]))
         self._lock.close()
 
     def _adopt(self) -> None:
@@ -239,8 +242,9 @@ class Runner:
                 family = self.family(step.entry)
                 step = step_of(self.options, step.entry, self.model_before(step.entry, base), family)
                 self.steps[step.entry.name] = step
+                start = self._start(step, base)
                 if not step.entry.supervised:
-                    self.measure(step.entry, self._start(step, base), f"{title} held-out, before")
+                    self.measure(step.entry, start, f"{title} held-out, before")
                 self.train(step, title, base)
             changes |= self.measured(step, title, base)
             self.report(now=True)
@@ -388,13 +392,7 @@ class Runner:
         digest = lineage.digest_of(Path(model)) if there else None
         if step.entry.reads is None:
             return {"stage": None, "path": model, "digest": digest}
-        told = self._told(self.chain.entry(step.entry.reads)) or {}
-        expected = (told.get("checkpoint") or {}).get("digest")
-        if expected is None:
-            raise ConfigError(
-                f"{step.label} starts from the checkpoint of {step.entry.reads}, which is not finished: run it first, "
-                f"with --until {step.entry.reads} and without --from"
-            )
+        expected = self._told(self.chain.entry(step.entry.reads))["checkpoint"]["digest"]
         if digest != expected:
             raise ConfigError(
                 f"{model} is not the checkpoint that stage {step.entry.reads} left ({expected}, now {digest}): "
@@ -406,6 +404,14 @@ class Runner:
         return {"stage": label, "path": str(Path(model).relative_to(self.folder)), "digest": digest}
 
     def _start(self, step: Step, base: str) -> str:
+        """The model that the stage starts from. Raises `ConfigError` if its own stage is not finished."""
+        if (reads := step.entry.reads) is not None:
+            told = self._told(self.chain.entry(reads))
+            if not told or told["state"] != "done":
+                raise ConfigError(
+                    f"{step.label} starts from the checkpoint of {reads}, which is not finished: run it first, with "
+                    f"--until {reads} and without --from"
+                )
         return self.model_before(step.entry, base)
 
     # evidence

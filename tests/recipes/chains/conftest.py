@@ -33,7 +33,7 @@ def template(config_name, groups):
 
 
 def composed_quickly(config_name, command, stage):
-    """What Hydra composes, for overrides that are plain values: only the groups are composed, and once for all tests."""
+    """What Hydra composes where overrides are plain values: the groups are composed, once for all tests."""
     import yaml
     from omegaconf import OmegaConf
 
@@ -81,6 +81,7 @@ class Kit:
             out = os.open(self.place / "out.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
             os.dup2(out, 1)
             os.dup2(out, 2)
+            sys.stdout = sys.stderr = os.fdopen(out, "w", buffering=1)  # pytest's own go elsewhere
             os.environ.update(PYTHONPATH=str(STAND_IN), RUFUS_STAND_IN=str(self.place))
             from rufus_plugins import cli
             from rufus_plugins.recipes.chains import plan
