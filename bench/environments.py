@@ -14,7 +14,7 @@ that take part, the driver's and Ray's included. Also measured: memory of an idl
 step of 3,072 trajectories (256 with `--quick`) through the same hosts.
 
 Bars: at least 400 calls/s and twice the REST peer's, at most 12 MB per idle episode, and memory that the large step
-does not raise by more than a tenth over that of its first 256 episodes.
+does not raise by more than a tenth over that after the rounds of 256 episodes.
 """
 
 from __future__ import annotations
@@ -250,7 +250,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         asyncio.run(ours.play(plan(1, EPISODES), together=True))  # warm
         with tempfile.TemporaryDirectory() as folder:
             rates, (mcp, mcp_ms) = against(ours, Path(folder) / "peer", rounds, calls, mcp_calls)
-        asyncio.run(ours.play(plan(3, EPISODES), together=False))
         before = ours.memory_mb()
         begun = time.perf_counter()
         whole = asyncio.run(ours.play(plan(3, step), together=False))
