@@ -23,7 +23,7 @@ from rufus_plugins.recipes.data.embedding import Embedder, Hashed, Retrieval, em
 from rufus_plugins.recipes.data.ngrams import digest
 from rufus_plugins.recipes.data.records import Raw, find, read
 from rufus_plugins.recipes.data.run import Job
-from rufus_plugins.recipes.data.texts import id_of, question_of, turns_of
+from rufus_plugins.recipes.data.texts import id_of, missing, question_of, turns_of
 from rufus_plugins.recipes.data.tool import RecordTool, SetAside
 
 MATCHES, REVIEW = "matches.jsonl", "review.jsonl"
@@ -84,7 +84,7 @@ class Decontaminate(RecordTool):
 
     keeps_rejected = False
     name = "decontaminate"
-    version = 2
+    version = 3
 
     def __post_init__(self) -> None:
         self._benchmarks = [Benchmark.parse(text) for text in self.benchmarks]
@@ -221,6 +221,8 @@ class Decontaminate(RecordTool):
     def batch(self, raws: Sequence[Raw]) -> Iterator[Mapping[str, Any] | SetAside]:
         for raw in raws:
             verdict = self._verdicts.get(raw.number)
+            if lacking := missing(raw.record, self.columns):
+                verdict = ("no_columns", lacking)  # it was not screened, so nobody may take it for clean
             yield raw.record if verdict is None else SetAside(raw, *verdict)
 
     def finish(self, job: Job) -> Mapping[str, Any]:

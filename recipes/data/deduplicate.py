@@ -21,7 +21,7 @@ from rufus_plugins.recipes.data.alike import Signatures
 from rufus_plugins.recipes.data.ngrams import grams, hashes_of, words
 from rufus_plugins.recipes.data.records import Raw
 from rufus_plugins.recipes.data.run import Job
-from rufus_plugins.recipes.data.texts import turns_of
+from rufus_plugins.recipes.data.texts import missing, turns_of
 from rufus_plugins.recipes.data.tool import RecordTool, SetAside
 
 SIZE = 128
@@ -45,7 +45,7 @@ class Deduplicate(RecordTool):
     """Of the signatures' hash functions."""
 
     name = "deduplicate"
-    version = 2
+    version = 3
 
     def __post_init__(self) -> None:
         if not 0.1 <= self.threshold <= 1:
@@ -117,7 +117,9 @@ class Deduplicate(RecordTool):
     def batch(self, raws: Sequence[Raw]) -> Iterator[Mapping[str, Any] | SetAside]:
         for raw in raws:
             at = int(np.searchsorted(self._removed, raw.number))
-            if at == len(self._removed) or self._removed[at] != raw.number:
+            if lacking := missing(raw.record, self.columns):
+                yield SetAside(raw, "no_columns", lacking)
+            elif at == len(self._removed) or self._removed[at] != raw.number:
                 yield raw.record
             elif self._similarity[at] >= EXACT:
                 yield SetAside(raw, "duplicate_exact", f"the same words as record {self._kept[at]}")

@@ -36,6 +36,13 @@ def turns_of(record: Mapping[str, Any], columns: Sequence[str] = ()) -> list[Tur
     return [turn for turn in turns if turn[1].strip()]
 
 
+def missing(record: Mapping[str, Any], columns: Sequence[str]) -> str:
+    """What to say of a record that has none of the named columns; "" if it has one, or none was named."""
+    return (
+        f"the record has none of --columns {' '.join(columns)}" if columns and not record.keys() & set(columns) else ""
+    )
+
+
 def _listed(value: Any) -> list[Any] | tuple[Any, ...] | None:
     """A list, also one of mappings that a column holds as JSON text; None for all else and what is empty."""
     if isinstance(value, str) and value.lstrip()[:1] == "[" and value.rstrip()[-1:] == "]" and "{" in value:

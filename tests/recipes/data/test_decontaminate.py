@@ -316,3 +316,9 @@ def test_no_part_of_what_is_trained_on_hides_a_question(tmp_path, bench):
     kept = [{"system": "x", "messages": plain}, {"messages": json.dumps(plain)}, {"text": "[1] {a}"}]
     manifest, left = run(tmp_path, hidden + kept, bench)
     assert left == kept and manifest["set_aside"] == {"contaminated_sample": len(hidden)}
+
+
+def test_a_record_without_any_of_the_named_columns_is_set_aside_and_not_called_clean(tmp_path, bench):
+    records = [{"question": QUESTIONS[0]}, {"prompt": "Nothing of the kind."}, {"prompt": QUESTIONS[1]}]
+    manifest, kept = run(tmp_path, records, bench, columns=("prompt",))
+    assert kept == [records[1]] and manifest["set_aside"] == {"no_columns": 1, "contaminated_sample": 1}

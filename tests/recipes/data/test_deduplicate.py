@@ -146,3 +146,9 @@ def test_the_command_line_says_what_it_did(tmp_path, capsys):
     assert "duplicate_exact" in capsys.readouterr().out
     with pytest.raises(ConfigError, match="between 0.1 and 1"):
         Deduplicate(threshold=8)
+
+
+def test_a_record_without_any_of_the_named_columns_is_set_aside_and_not_called_unique(tmp_path):
+    records = [{"prompt": "What is two and two?"}, {"question": "x"}, {"question": "x"}, {"prompt": None}]
+    manifest, kept, _ = run(tmp_path, records, columns=("prompt",))
+    assert kept == [records[0], records[3]] and manifest["set_aside"] == {"no_columns": 2}
