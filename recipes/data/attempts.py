@@ -1,7 +1,7 @@
 """Attempts at tasks: answers or whole episodes, scored by any reward, kept on disk (attempt_store.py).
 
 What fails on our side (server, environment, judge, deadline) is no attempt: it is tried again `retries` times, counted,
-and never a score. If nothing but faults comes back for a while the run stops; what was made is kept.
+and never a score. If nothing but faults comes back, for a while or in all, the run stops; what was made is kept.
 """
 
 from __future__ import annotations
@@ -113,6 +113,7 @@ class Attempts:
         """Tasks by the tenth of their mean score."""
         self.score = 0.0
         self._in_a_row = 0
+        self._last: InfrastructureError | None = None
         self._flying: dict[str, asyncio.Future[None]] = {}
         self._slots = asyncio.Semaphore(plan.sampling.concurrency)
 
@@ -146,6 +147,8 @@ class Attempts:
             while flying:
                 done, flying = await asyncio.wait(flying, return_when=asyncio.FIRST_COMPLETED)
                 _raise_first(done)
+            if self.faults and not self.made + self.kept:
+                raise self._down()  # fewer than DOWN_AFTER, and nothing but faults
         finally:
             for one in flying:
                 one.cancel()
@@ -196,11 +199,15 @@ class Attempts:
     def _fault(self, error: InfrastructureError) -> None:
         self.faults[error.termination.value] += 1
         self._in_a_row += 1
+        self._last = error
         if self._in_a_row >= max(DOWN_AFTER, 2 * self.plan.sampling.concurrency):
-            raise RufusError(
-                f"{self._in_a_row} attempts in a row failed on our side; the last: {error}. What was made is kept in "
-                f"{self.store.path}: mend it and run the same command again."
-            )
+            raise self._down()
+
+    def _down(self) -> RufusError:
+        return RufusError(
+            f"{self._in_a_row} attempts in a row failed on our side; the last: {self._last}. What was made is kept in "
+            f"{self.store.path}: mend it and run the same command again."
+        )
 
     async def _make(self, task: Task, number: int) -> None:
         """One attempt: its answer, unless it is there, and its score. Raises `InfrastructureError`."""

@@ -331,3 +331,13 @@ def test_bins_and_bars_are_in_their_places():
         r for r in root if r.tag.endswith("rect") and r.get("fill") in ("#9aa5b1", "#2f6f9f") and r.get("y") != "30"
     ]
     assert len(bars) == 24 and {float(r.get("height")) for r in bars} == {0, 125, 250}
+
+
+def test_a_server_that_is_gone_ends_a_small_run_too_and_says_so(tmp_path):
+    source = jsonl(tmp_path / "in.jsonl", problems(1))
+    with ChatPeer(misbehave=lambda handler, count: True) as server:  # takes each request and hangs up
+        with pytest.raises(RufusError, match=r"4 attempts in a row failed on our side; the last: .*mend it"):
+            rate(server, source, tmp_path / "o.jsonl", attempts=2, retries=1)
+    assert not (tmp_path / "o.jsonl").exists()
+    with ChatPeer() as server:
+        assert rate(server, source, tmp_path / "o.jsonl", attempts=2)["counts"]["written"] == 1
