@@ -41,6 +41,7 @@ class RLParquet:
                 raise ConfigError(f"{output} exists and holds other things: choose another --output, or remove it.")
         self.kept: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()
+        self._first_dropped = ""
         self._pending: dict[str, list[dict[str, Any]]] = {}
         self._bytes: Counter[str] = Counter()
         self._writers: dict[str, Any] = {}
@@ -86,6 +87,7 @@ class RLParquet:
 
     def set_aside(self, where: str, reason: str, detail: str, record: Any = None) -> None:
         self.dropped[reason] += 1
+        self._first_dropped = self._first_dropped or f" The first is {where}: {detail[:500]}"
         shown = json.dumps(record, ensure_ascii=True, default=repr) if record is not None else None
         line = {"where": where, "reason": reason, "detail": detail, "record": shown and shown[:SHOWN]}
         self._set_aside.write(json.dumps(line) + "\n")
@@ -94,7 +96,7 @@ class RLParquet:
         """Puts the files in place and returns the whole manifest. Without one kept row nothing is written."""
         if not self.kept["train"]:
             reasons = ", ".join(f"{reason} {count}" for reason, count in self.dropped.most_common()) or "no records"
-            raise ConfigError(f"Nothing to write: no usable training record ({reasons}).")
+            raise ConfigError(f"Nothing to write: no usable training record ({reasons}).{self._first_dropped}")
         for split in self._pending:
             self._flush(split)
         for writer in self._writers.values():

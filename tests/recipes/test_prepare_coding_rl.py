@@ -196,7 +196,11 @@ def whole_parquet(path):
         ("a.parquet", lambda p: whole_parquet(p)[:-40], "cut off"),
         ("a.jsonl.gz", lambda p: gzip.compress(json.dumps(MBPP).encode() * 500)[:200], "cut off or damaged"),
         ("a.zip", lambda p: b"PK\x03\x04rest", "Unpack it first"),
-        ("a.jsonl", lambda p: b'{"instruction": "x"}\n', r"no usable training record \(unknown_format 1\)"),
+        (
+            "a.jsonl",
+            lambda p: b'{"instruction": "x"}\n',
+            r"no usable training record \(unknown_format 1\)\. The first is \S*a\.jsonl:1: .",
+        ),
     ],
 )
 def test_a_file_that_cannot_be_used_says_why_and_leaves_nothing_behind(tmp_path, name, content, message):
