@@ -17,6 +17,7 @@ _TURN = re.compile(r"\n\n(Human|Assistant):", re.DOTALL)
 _ROLES = {"human": "user", "user": "user", "assistant": "assistant", "gpt": "assistant", "system": "system"}
 
 Messages = list[dict[str, str]]
+_NO_PROMPT = "chosen and rejected are texts without turns, so the record needs a `prompt`, `question` or `instruction`"
 
 
 def pair(record: Mapping[str, Any]) -> tuple[Messages, str, str]:
@@ -47,6 +48,8 @@ def transcript(text: str) -> Messages:
 
 
 def messages_of(value: Any) -> Messages:
+    if value is None:
+        raise Refused("no_prompt", _NO_PROMPT)
     if not isinstance(value, Sequence) or isinstance(value, str) or not all(isinstance(m, Mapping) for m in value):
         raise Refused("no_prompt", f"the prompt is {value!r:.80}")
     found = []

@@ -141,3 +141,9 @@ def test_the_interval_is_wilsons():
     assert found["accuracy"] == 0.8
     assert [round(x, 4) for x in found["interval"]] == [0.4902, 0.9433]
     assert accuracy([])["accuracy"] is None
+
+
+def test_texts_without_a_prompt_are_set_aside_with_what_they_need():
+    with pytest.raises(Refused, match="needs a `prompt`") as refused:
+        pair({"chosen": "Yes.", "rejected": "No."})
+    assert refused.value.reason == "no_prompt"
