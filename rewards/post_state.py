@@ -152,7 +152,8 @@ def _database(trajectory: Trajectory, name: str) -> bytes:
     path = trajectory.artifacts.get(name)
     if not isinstance(path, str | Path):
         raise InfrastructureError(
-            f"artifacts[{name!r}] is {path!r:.100} and no path; there are {sorted(trajectory.artifacts)}",
+            f"artifacts[{name!r}] is {path!r:.100} and no path; there are {sorted(trajectory.artifacts)}. The "
+            "environment has to keep both states: environment=mcp does so for worlds, not for servers of yours",
             Termination.ENVIRONMENT_LOST,
         )
     try:
