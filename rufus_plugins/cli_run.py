@@ -131,16 +131,17 @@ def _rehearse(options: Any) -> int:
     from rufus_plugins.recipes.chains.runner import rehearsal
 
     with rehearsal(options) as runner:
+        problem = ""
         try:
-            steps = runner.plan()
+            runner.plan()
         except ConfigError as error:
-            print(f"rufus run: {error}".replace(str(runner.folder), str(options.folder)))
-            return 2
-        for step in steps:
+            problem = f"rufus run: {error}".replace(str(runner.folder), str(options.folder))
+        for step in runner.steps.values():
             text = commands.shown(step.command).replace(str(runner.folder), str(options.folder))
             print(f"# {step.index + 1}. {step.label}, starts from {step.entry.reads or 'the base model'}\n{text}\n")
-    print(f"{len(steps)} stages compose and would start. Nothing was written.")
-    return 0
+        count = len(runner.steps)
+    print(problem or f"{count} stages compose and would start.", "Nothing was written.", sep="\n")
+    return 2 if problem else 0
 
 
 def _table(runner: Any, changes: Any) -> None:

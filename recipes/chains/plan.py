@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rufus_plugins.errors import ConfigError, RufusError
-from rufus_plugins.recipes.chains import commands
+from rufus_plugins.recipes.chains import commands, services
 from rufus_plugins.recipes.chains.lineage import digest_of_json
 from rufus_plugins.recipes.chains.spec import Chain, Entry
 
@@ -135,11 +135,18 @@ def data_of(options: Options, entry: Entry, generated: Path | None = None) -> Pa
             if (options.data / name / "train.parquet").is_file():
                 return (options.data / name).resolve()
     if options.scale != "tiny":
-        raise ConfigError(
-            f"stage {entry.name} has no data: give --data DIR that holds {entry.stage.name}/train.parquet and "
-            f"{entry.stage.name}/heldout.parquet, as `rufus prepare {entry.stage.name}` writes them"
-        )
+        return (options.data or Path("DIR")) / entry.stage.name
     return generated_data(generated or options.folder / "data" / entry.name)
+
+
+def data_problems(step: Step) -> list[str]:
+    if missing := [name for name in ("train.parquet", "heldout.parquet") if not (step.data / name).is_file()]:
+        name = step.entry.stage.name
+        return [
+            f"stage {step.entry.name} has no data ({', '.join(missing)}): give --data DIR that holds "
+            f"{name}/train.parquet and {name}/heldout.parquet, as `rufus prepare {name}` writes them"
+        ]
+    return []
 
 
 def generated_data(folder: Path) -> Path:
@@ -190,7 +197,16 @@ def composed(config_name: str, command: Sequence[str], stage: str) -> Any:
 
 
 def problems_of(step: Step) -> list[str]:
-    """Why the stage would not run: parts, services, verl's own validation, memory of a GPU. Empty: it would."""
+    """Why the stage would not run: data, services, parts, verl's own validation, memory of a GPU. Empty: it would."""
+    absent = services.missing(step.config)
+    problems = data_problems(step)
+    if absent:
+        problems.append(f"stage {step.entry.name}: the environment does not name {', '.join(absent)}")
+    with services.stood_for(absent):
+        return problems + [f"stage {step.entry.name}: {problem}" for problem in _unfit(step)]
+
+
+def _unfit(step: Step) -> list[str]:
     from omegaconf.errors import OmegaConfBaseException
 
     if step.entry.supervised:
@@ -202,11 +218,9 @@ def problems_of(step: Step) -> list[str]:
     config = copy.deepcopy(step.config)  # the checks write into it, as a start of verl does
     try:
         chosen = selection.check(config)
-        for kind in chosen:
-            if kind in ("reward", "environment") and (kind, config.rufus.environment_pool) != (
-                "environment",
-                None,
-            ):
+        for kind in ("reward", "environment"):
+            hosted = kind == "environment" and config.rufus.environment_pool is not None
+            if kind in chosen and not hosted:  # hosts may be other machines, which check it there
                 part = selection.build(config, kind)
                 if hasattr(part, "preflight"):
                     part.preflight()

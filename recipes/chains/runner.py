@@ -204,7 +204,7 @@ class Runner:
                 problems.append(str(error))
                 continue
             self.steps[entry.name] = step
-            problems += [f"stage {entry.name}: {problem}" for problem in problems_of(step)]
+            problems += problems_of(step)
         if problems:
             raise ConfigError("nothing was started:\n  - " + "\n  - ".join(dict.fromkeys(problems)))
         return list(self.steps.values())
