@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -68,6 +69,21 @@ def test_verls_command_line_selects_it_and_overrides_its_fields(python, tmp_path
     done = run(python, "-m", "verl.trainer.main_ppo", *flags, "--cfg", "job", "--package", "rufus.reward", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "name: letter_share\nletter: x\nignore_case: true" in done.stdout
+
+
+def test_its_stage_takes_part_in_a_chain_of_ones_own(python, tmp_path):
+    letters = "{stage: letters, scales: {tiny: [+tiny=rl, trainer.total_training_steps=7]}}"
+    (tmp_path / "mine.yaml").write_text(
+        f"name: mine\nbase: {{tiny: some/model}}\nstages:\n  - {{stage: sft}}\n  - {letters}\n"
+    )
+    done = run(python, "-m", "rufus_plugins.cli", "run", "mine.yaml", "--dry-run", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 stages compose and would start" in done.stdout and not (tmp_path / "runs").exists()
+    (command,) = (line for line in done.stdout.splitlines() if "main_ppo" in line)
+    assert "stage=letters scale=tiny" in command and f"{tmp_path}/runs/mine-tiny-seed0/data/letters/rl/train" in command
+    words = [word for word in shlex.split(command)[3:] if not word.startswith("hydra.")]
+    job = run(python, "-m", "verl.trainer.main_ppo", *words, "--cfg", "job", cwd=tmp_path)
+    assert "name: letter_share" in job.stdout and "total_training_steps: 7" in job.stdout, job.stderr
 
 
 def test_it_scores_as_configured(python, tmp_path):
