@@ -218,7 +218,9 @@ class Runner:
         if told and told.get("checkpoint"):
             return str(self.folder / told["checkpoint"]["path"])
         folder = folder_of(self.options, parent, branch_of(self.options, parent)) / "checkpoints"
-        return str(folder / "global_step_<last>" / ("huggingface" if parent.supervised else "actor/huggingface"))
+        megatron = not parent.supervised and self.options.scale in commands.ENGINES
+        model = "model/huggingface" if megatron else "huggingface"
+        return str(folder / "global_step_<last>" / (model if parent.supervised else f"actor/{model}"))
 
     def _told(self, entry: Entry) -> dict[str, Any] | None:
         """`stage.json` of the entry in this run's branch, or the trunk's where the branch has not got it."""
@@ -266,6 +268,8 @@ class Runner:
                 lines += lineage.differences(reduced(old, self.folder), step.settled) or ["the config"]
             data = data_digests(step.data, self.family(step.entry))
             lines += [f"data {line}" for line in lineage.differences(told["data"], data)]
+            if told["parent"]["digest"] != (parent := self._parent_digest(step)):
+                lines.append(f"what it starts from: {told['parent']['digest']} -> {parent}")
             if lines:
                 found.append(f"{step.label}: " + "; ".join(lines[:8]) + (" ..." if len(lines) > 8 else ""))
                 event(self.folder, "changed", step.label, "; ".join(lines))
@@ -402,6 +406,13 @@ class Runner:
         if branch := branch_of(self.options, self.chain.entry(label)):
             label = f"{label}@{branch}"
         return {"stage": label, "path": str(Path(model).relative_to(self.folder)), "digest": digest}
+
+    def _parent_digest(self, step: Step) -> str | None:
+        if step.entry.reads is not None:
+            told = self._told(self.chain.entry(step.entry.reads)) or {}
+            return (told.get("checkpoint") or {}).get("digest")
+        base = Path(self.base())
+        return lineage.digest_of(base) if base.is_dir() else None
 
     def _start(self, step: Step, base: str) -> str:
         """The model that the stage starts from. Raises `ConfigError` if its own stage is not finished."""

@@ -59,6 +59,17 @@ def test_changed_data_of_a_finished_stage_is_noticed(kit, runs, tmp_path):
     assert "first: data train.parquet: " in kit.said and "--from first --branch" in kit.said
 
 
+def test_a_base_model_that_changed_in_its_place_is_noticed(kit, runs, tmp_path):
+    file = kit.place / "base" / "model.safetensors"
+    was = file.read_text()
+    file.write_text("another\nwhole\n")
+    try:
+        assert kit.run(runs) == 2
+    finally:
+        file.write_text(was)
+    assert "sft: what it starts from: " in kit.said and "first" not in kit.said.splitlines()[-2]
+
+
 def test_a_stage_does_not_start_from_a_checkpoint_that_is_not_what_its_stage_left(kit, runs):
     folder = folder_of(runs)
     shutil.rmtree(folder / "stages" / "02-second")
