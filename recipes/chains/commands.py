@@ -109,6 +109,7 @@ def value(path: Path | str) -> str:
 def environment(run: Path, scale: str, metrics: Path) -> Mapping[str, str]:
     """Of a stage's command. At scale=tiny: a thread per process (two were slower), no hub, a Ray of its own."""
     own: dict[str, Any] = {RUN: str(run), "VERL_FILE_LOGGER_PATH": str(metrics), "PYTHONUNBUFFERED": "1"}
+    own["SPT_NOENV"] = "1"  # setproctitle, by which Ray names its workers, would write its titles over RUFUS_RUN
     if scale == "tiny":
         own |= {
             "OMP_NUM_THREADS": "1",

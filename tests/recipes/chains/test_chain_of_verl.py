@@ -10,7 +10,15 @@ import pytest
 CHAIN = "name: two\nbase: {tiny: generated}\nstages: [{stage: sft}, {stage: reasoning_rl}]\n"
 SHORT = [
     *("sft:trainer.total_training_steps=20", "sft:trainer.save_freq=10", "sft:trainer.test_freq=10"),
-    *("trainer.total_training_steps=2", "trainer.save_freq=1", "--items", "12", "--samples", "2"),
+    *(
+        "trainer.total_training_steps=2",
+        "trainer.save_freq=1",
+        "rufus.group_filter=null",
+        "--items",
+        "12",
+        "--samples",
+        "2",
+    ),
 ]
 
 
