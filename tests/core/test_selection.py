@@ -21,8 +21,11 @@ def test_the_section_has_every_key_and_null_is_off():
         "reward",
         "environment",
         "environment_pool",
+        "samples",
     }
-    assert set(selection.section({}).values()) == {None}
+    off = selection.section({})
+    assert off.pop("samples")["dir"] is None  # no folder, no kept rollouts
+    assert set(off.values()) == {None}
 
 
 def test_the_selected_reward_is_built_from_its_fields(good):
