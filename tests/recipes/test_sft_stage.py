@@ -36,7 +36,7 @@ def test_the_stage_selects_our_dataset_and_the_recipes_values():
     assert config.trainer.total_epochs == 3 and config.model.use_remove_padding
 
 
-@pytest.mark.parametrize(("scale", "batch"), [("tiny", 8), ("air", 4096)])
+@pytest.mark.parametrize(("scale", "batch"), [("tiny", 28), ("air", 4096)])
 def test_scales_and_settings_by_hand_go_with_it(scale, batch):
     from rufus_plugins.recipes.data.mixture import override
 
