@@ -16,6 +16,14 @@ SAVED = "[model,optimizer,extra,hf_model]"
 """`hf_model` is what the next stage and the evaluation load."""
 ENGINES = {"air": ("model_engine=megatron",)}
 """scale -> what verl's trainer needs besides `scale=`: Megatron is another of verl's own config groups."""
+TINY = {
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_OFFLINE": "1",
+    "RAY_ADDRESS": "local",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+"""Of commands at scale=tiny: a thread per process (two were slower), no hub, a Ray of its own."""
 RUN = "RUFUS_RUN"
 """Names the run folder in the environment of all its processes: a later start finds what outlived a kill -9."""
 
@@ -111,11 +119,5 @@ def environment(run: Path, scale: str, metrics: Path) -> Mapping[str, str]:
     own: dict[str, Any] = {RUN: str(run), "VERL_FILE_LOGGER_PATH": str(metrics), "PYTHONUNBUFFERED": "1"}
     own["SPT_NOENV"] = "1"  # setproctitle, by which Ray names its workers, would write its titles over RUFUS_RUN
     if scale == "tiny":
-        own |= {
-            "OMP_NUM_THREADS": "1",
-            "TOKENIZERS_PARALLELISM": "false",
-            "HF_HUB_OFFLINE": "1",
-            "RAY_ADDRESS": "local",
-            "RAY_USAGE_STATS_ENABLED": "0",
-        }
+        own |= TINY
     return {**os.environ, **own}

@@ -40,7 +40,6 @@ def mix(output: Path, families: Mapping[str, Path]) -> dict[str, Any]:
     """`train.parquet` and `heldout.parquet` of all demonstrations, in an order that mixes them, `mixture.json` of what
     was mixed, and the report. The folder appears whole or not at all."""
     from rufus_plugins.recipes.data.mixture import Mixture
-    from rufus_plugins.recipes.data.writing import write_atomically
     from rufus_plugins.recipes.sft.prepare import prepare
 
     made_of = {name: digest_of(folder / "sft.jsonl") for name, folder in families.items()}
@@ -57,14 +56,9 @@ def mix(output: Path, families: Mapping[str, Path]) -> dict[str, Any]:
         lines = _lines(families)
         (part / "demonstrations.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         made = prepare(str(part / "demonstrations.jsonl"), part, heldout_share=HELDOUT_SHARE)
-        if tokenizer := _tokenizer(part):
-            write_atomically(
-                part / "mixture.json",
-                json.dumps(
-                    Mixture((str(part / "train.parquet"),), str(part / "mixture"), tokenizer=tokenizer).report(),
-                    indent=2,
-                ),
-            )
+        mixture = Mixture((str(part / "train.parquet"),), str(part / "mixture"), tokenizer=_tokenizer(part)).report()
+        # the whole folder appears by the rename below
+        (part / "mixture.json").write_text(json.dumps(mixture, indent=2), encoding="utf-8")
         report = {
             "stage": "sft",
             "items": {name.removesuffix(".parquet"): file["rows"] for name, file in made["files"].items()},

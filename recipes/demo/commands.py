@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rufus_plugins.recipes.chains.commands import TINY
 from rufus_plugins.recipes.demo.settings import Settings
 
 CHECKPOINT = "[model,optimizer,extra,hf_model]"
@@ -17,16 +18,7 @@ CHECKPOINT = "[model,optimizer,extra,hf_model]"
 
 def environment(metrics: Path) -> dict[str, str]:
     """Ours plus: one thread per process (two were slower), no hub, a Ray of our own, verl's metrics as JSON lines."""
-    return {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        "HF_HUB_OFFLINE": "1",
-        "PYTHONUNBUFFERED": "1",
-        "RAY_ADDRESS": "local",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "VERL_FILE_LOGGER_PATH": str(metrics),
-    }
+    return {**os.environ, **TINY, "PYTHONUNBUFFERED": "1", "VERL_FILE_LOGGER_PATH": str(metrics)}
 
 
 def sft(settings: Settings, model: Path, data: Path, output: Path, steps: int, warmup: int | None = None) -> list[str]:

@@ -103,10 +103,9 @@ class Protocol:
             raise ConfigError(f"{where} is no protocol: {error}") from None
 
     def write(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(".part")
-        part.write_text(json.dumps(self.as_json(), indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        part.replace(path)
+        from rufus_plugins.recipes.data.writing import write_atomically
+
+        write_atomically(path, json.dumps(self.as_json(), indent=2, sort_keys=True) + "\n")
 
     @classmethod
     def read(cls, path: Path) -> Protocol:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rufus_plugins.recipes.tiny.families import SEARCH_TOOLS, Family, Item, calls, names, says, user
+from rufus_plugins.recipes.tiny.families.index import overrides as overrides
 from rufus_plugins.recipes.tiny.families.index import shown, write_index
 
 FAMILY = Family("search_agent", "search/tiny_atlas", {"name": "search_answer"}, {"name": "search"}, SEARCH_TOOLS)
@@ -74,10 +75,6 @@ def items(seed: int) -> list[Item]:
 
 def files(folder: Path, found: Sequence[Item], seed: int) -> None:
     write_index(folder, corpus(seed))
-
-
-def overrides(folder: Path) -> dict[str, Path]:
-    return {"rufus.environment.backend_config.path": folder / "index"}
 
 
 def constant_baseline(found: Sequence[Item]) -> tuple[str, float]:

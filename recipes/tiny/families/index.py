@@ -18,3 +18,8 @@ def write_index(folder: Path, documents: Sequence[Mapping[str, str]]) -> None:
     lines = "".join(json.dumps(dict(document)) + "\n" for document in documents)
     (folder / "corpus.jsonl").write_text(lines, encoding="utf-8")
     prepare(str(folder / "corpus.jsonl"), folder / "index")
+
+
+def overrides(folder: Path) -> dict[str, Path]:
+    """What verl's command is told of the index in `folder`."""
+    return {"rufus.environment.backend_config.path": folder / "index"}

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rufus_plugins.recipes.tiny.families import SEARCH_TOOLS, Family, Item, calls, names, says, user
+from rufus_plugins.recipes.tiny.families.index import overrides as overrides
 from rufus_plugins.recipes.tiny.families.index import shown, write_index
 from rufus_plugins.rollouts.compaction import carried, rule_summary
 from rufus_plugins.rollouts.turns import UNTRUSTED_FROM
@@ -97,10 +98,6 @@ def records(item: Item, messages: Sequence[dict]) -> list[list[dict]]:
 
 def files(folder: Path, found: Sequence[Item], seed: int) -> None:
     write_index(folder, corpus(seed))
-
-
-def overrides(folder: Path) -> dict[str, Path]:
-    return {"rufus.environment.backend_config.path": folder / "index"}
 
 
 def constant_baseline(found: Sequence[Item]) -> tuple[str, float]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
-import re
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rufus_plugins.errors import ConfigError
+from rufus_plugins.recipes.chains.commands import value
 from rufus_plugins.recipes.data.rl_parquet import RLParquet
 from rufus_plugins.recipes.tiny.families import STAGES, Item, demonstrations, splits
 
@@ -95,7 +95,7 @@ def _written(module: Any, part: Path, output: Path, seed: int, sft_rows: int, fa
         "constant_answer": answer,
         "constant_share": share,
         "constant_kind": "call sequence" if module.FAMILY.environment else "answer",
-        "overrides": [f"{key}={_quoted(str(path))}" for key, path in paths.items()],
+        "overrides": [f"{key}={value(path)}" for key, path in paths.items()],
         **(module.report(part) if hasattr(module, "report") else {}),
     }
 
@@ -108,11 +108,6 @@ def records(module: Any, item: Item, messages: tuple[dict, ...]) -> list[list[di
 def text_of(item: Item) -> str:
     """The ground truth as a row holds it."""
     return item.ground_truth if isinstance(item.ground_truth, str) else json.dumps(item.ground_truth)
-
-
-def _quoted(path: str) -> str:
-    """As a value of a Hydra override."""
-    return path if re.fullmatch(r"[\w/.@:+-]+", path) else "'" + path.replace("'", "\\'") + "'"
 
 
 def _code() -> str:
